@@ -1,0 +1,257 @@
+"""One update, top to bottom: rewards → advantages → rows that train → old log-probs → minibatches → optimizer steps."""
+
+import copy
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoal.protocol.errors import UsageError
+from shoal.trainer.advantages import ASSIGNS
+from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
+from shoal.trainer.batch import Batch, Row, micro_batches, pad_rows
+from shoal.trainer.logprobs import completion_logps
+from shoal.trainer.model import Policy
+from shoal.trainer.objectives import Denominators, loss
+from shoal.trainer.selection import Cap, Selection, deal_minibatches, select
+
+CHEAP_VOCABULARY = 4096  # entropy is reported even without a bonus where the softmax costs next to nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Own log-probs of rows: one tensor a row (a value per completion token), and their means.
+
+    A row that the model cannot read (empty, or longer than its context) has no values and mean -inf.
+    """
+
+    logps: list[Tensor]
+    mean_logps: list[float]
+
+    def as_lists(self) -> list[list[float]]:
+        """The log-probs as plain lists, for code that knows no tensors."""
+        return [logps.tolist() for logps in self.logps]
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one update did. `signal` False: nothing was learned, the policy is untouched and `reason` says why.
+
+    Losses, fractions and norms are means over the optimizer steps or their tokens; `advantages`, `weights` and
+    `trained` are per row, in the order of the rows given.
+    """
+
+    signal: bool
+    reason: str
+    version: int
+    loss: float = 0.0
+    clip_fraction: float = 0.0
+    entropy: float | None = None
+    kl: float | None = None
+    drift: float = 0.0
+    grad_norm: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    advantages: list[float] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+    trained: list[bool] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains a policy in place. Raises UsageError for a policy whose weights are not float32 or wider."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        algorithm: AlgorithmSpec = RECIPES["grpo"],
+        optimizer: OptimizerSpec = DEFAULT_OPTIMIZER,
+    ) -> None:
+        """Make the optimizer, and the frozen reference when the algorithm has a KL term."""
+        self.policy, self.algorithm, self.optimizer_spec = policy, algorithm, optimizer
+        self.model = policy.model
+        # Dropout would make the ratio noise: the policy that sampled had none.
+        self.model.eval()
+        self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters.values()):
+            raise UsageError('weights in half precision lose updates: load in float32 and set dtype = "bfloat16" here')
+        self.optimizer = torch.optim.AdamW(
+            self.parameters.values(),
+            lr=optimizer.lr,
+            betas=optimizer.betas,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+        self.reference: nn.Module | None = None
+        if algorithm.beta:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+        config = getattr(self.model, "config", None)
+        self.max_length: int = getattr(config, "max_position_embeddings", None) or 1 << 30
+        self.with_entropy = bool(algorithm.entropy) or getattr(config, "vocab_size", math.inf) <= CHEAP_VOCABULARY
+
+    def score(self, rows: Sequence[Row]) -> Scores:
+        """Own log-probs of each completion at the row's temperature, in one pass; kept on the row for `update`.
+
+        They are the old log-probs of the coming update and the evidence of the likelihood defence. A row scored at the
+        present policy version is not scored again.
+        """
+        version = self.policy.version
+        missing = [row for row in rows if row.scored_version != version or row.old_logps is None]
+        readable = [row for row in missing if self.fits(row)]
+        for row, logps in zip(readable, self._logps(self.model, readable), strict=True):
+            row.old_logps, row.scored_version = logps, version
+        scored = [row.old_logps if self.fits(row) and row.old_logps is not None else torch.empty(0) for row in rows]
+        means = [float(logps.mean()) if len(logps) else -math.inf for logps in scored]
+        return Scores(scored, means)
+
+    def fits(self, row: Row) -> bool:
+        """Whether the model can read the row: some prompt, some completion, within its context."""
+        return bool(row.prompt_ids) and bool(row.completion_ids) and row.total_length <= self.max_length
+
+    def update(self, rows: Sequence[Row], cap: Cap | None = None) -> StepReport:
+        """Learn from rows: one policy version, however many minibatches. `cap` bounds operators' advantages.
+
+        Without signal (all groups uniform, or nothing that may train) weights, moments and version stay as they are.
+        """
+        if not rows:
+            return StepReport(False, "no signal: no rows", self.policy.version)
+        chosen = select(rows, self.algorithm, self.fits, lambda asked: self.score(asked).mean_logps, cap)
+        if not bool(chosen.signal_B.any()):
+            return self._report(chosen, [], _silence(chosen))
+        self.score([row for row, loud in zip(rows, chosen.signal_B.tolist(), strict=True) if loud])
+        if self.reference is not None:
+            self._score_reference(rows, chosen)
+        minibatches = deal_minibatches(chosen, self.algorithm.minibatches)
+        steps = [self._step(rows, chosen, m) for _ in range(self.algorithm.epochs) for m in minibatches]
+        done = [step for step in steps if step["finite"]]
+        chosen.counts["skipped_steps"] = len(steps) - len(done)
+        if not done:
+            return self._report(chosen, [], "no signal: gradient not finite")
+        self.policy.version += 1
+        return self._report(chosen, done, "")
+
+    def _step(self, rows: Sequence[Row], chosen: Selection, minibatch: list[int]) -> dict[str, float]:
+        """One optimizer step. Averages are over the whole minibatch, so micro-batches do not change the gradient."""
+        spec = self.algorithm
+        denominators = Denominators(
+            sum(len(rows[i].completion_ids) for i in minibatch), len(minibatch), spec.max_tokens
+        )
+        work = minibatch
+        if not spec.entropy and not spec.beta:
+            # Rows at advantage 0 push nowhere: they count in the averages, and their forward pass is saved.
+            signal_B = chosen.signal_B.tolist()
+            work = [i for i in minibatch if signal_B[i]]
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {"loss": 0.0}
+        for part in micro_batches([rows[i].total_length for i in work], self.optimizer_spec.micro_tokens):
+            batch = self._batch(rows, chosen, [work[i] for i in part])
+            with self._precision():
+                logps_BT, entropy_BT = completion_logps(self.model, batch, self.with_entropy)
+            share, part_sums = loss(batch, logps_BT, entropy_BT, spec, denominators)
+            share.backward()
+            sums["loss"] += share.item()
+            for name, value in part_sums.items():
+                sums[name] = sums.get(name, 0.0) + value.item()
+        norm = nn.utils.clip_grad_norm_(self.parameters.values(), self.optimizer_spec.grad_clip).item()
+        finite = math.isfinite(norm) and math.isfinite(sums["loss"])
+        if finite:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return sums | {"grad_norm": norm, "finite": finite, "trained_tokens": denominators.tokens}
+
+    def _batch(self, rows: Sequence[Row], chosen: Selection, indices: list[int]) -> Batch:
+        batch = pad_rows([rows[i] for i in indices], self.policy.pad_id, self.policy.device)
+        advantages_B = chosen.advantages_B[indices].to(self.policy.device, torch.float32)
+        return replace(
+            batch,
+            advantages_BT=ASSIGNS[self.algorithm.assign](advantages_B, batch.completion_mask_BT),
+            weight_B=chosen.weight_B[indices].to(self.policy.device, torch.float32),
+            train_mask_B=chosen.train_B[indices].to(self.policy.device),
+        )
+
+    @torch.no_grad()
+    def _logps(self, model: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
+        scored: list[Tensor] = [torch.empty(0)] * len(rows)
+        for part in micro_batches([row.total_length for row in rows], self.optimizer_spec.micro_tokens):
+            batch = pad_rows([rows[i] for i in part], self.policy.pad_id, self.policy.device)
+            with self._precision():
+                logps_BT, _ = completion_logps(model, batch, with_entropy=False)
+            lengths = [len(rows[i].completion_ids) for i in part]
+            for index, logps in zip(part, logps_BT[batch.completion_mask_BT].split(lengths), strict=True):
+                scored[index] = logps
+        return scored
+
+    def _score_reference(self, rows: Sequence[Row], chosen: Selection) -> None:
+        trained = [row for row, train in zip(rows, chosen.train_B.tolist(), strict=True) if train]
+        assert self.reference is not None
+        for row, logps in zip(trained, self._logps(self.reference, trained), strict=True):
+            row.ref_logps = logps
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        half = self.optimizer_spec.dtype == "bfloat16"
+        return torch.autocast(self.policy.device.type, dtype=torch.bfloat16, enabled=half)
+
+    def _report(self, chosen: Selection, steps: Sequence[dict[str, float]], reason: str) -> StepReport:
+        def total(name: str) -> float:
+            return sum(step.get(name, 0.0) for step in steps)
+
+        tokens, active = max(total("tokens"), 1.0), max(total("active"), 1.0)
+        return StepReport(
+            signal=not reason,
+            reason=reason,
+            version=self.policy.version,
+            loss=total("loss") / max(len(steps), 1),
+            clip_fraction=total("clipped") / active,
+            entropy=total("entropy") / tokens if steps and self.with_entropy else None,
+            kl=total("kl") / tokens if steps and self.reference is not None else None,
+            drift=total("drift") / active,
+            grad_norm=total("grad_norm") / max(len(steps), 1),
+            tokens=int(total("trained_tokens")),
+            steps=len(steps),
+            counts=chosen.counts,
+            advantages=chosen.advantages_B.tolist(),
+            weights=chosen.weight_B.tolist(),
+            trained=chosen.train_B.tolist(),
+        )
+
+    def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """A copy of weights, moments and reference as flat {name: tensor}, and the counters as plain types."""
+        tensors = {f"model.{name}": p for name, p in self.parameters.items()}
+        for name, p in self.parameters.items():
+            tensors |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[p].items()}
+        if self.reference is not None:
+            tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+        return copies, {"version": self.policy.version}
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave, bit for bit. Raises UsageError when it belongs to another model."""
+        _copy("model.", self.parameters, tensors)
+        if self.reference is not None:
+            _copy("reference.", dict(self.reference.named_parameters()), tensors)
+        for name, p in self.parameters.items():
+            prefix = f"optimizer.{name}."
+            state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+            self.optimizer.state[p] = {key: value.clone().to(p.device) for key, value in state.items()}
+        self.policy.version = int(plain["version"])
+
+
+def _copy(prefix: str, targets: dict[str, nn.Parameter], tensors: dict[str, Tensor]) -> None:
+    for name, target in targets.items():
+        source = tensors.get(prefix + name)
+        if source is None or source.shape != target.shape:
+            raise UsageError(f"the checkpoint does not fit the model: {prefix + name} is missing or of another shape")
+        target.copy_(source)
+
+
+def _silence(chosen: Selection) -> str:
+    counts = chosen.counts
+    if counts["trained_rows"] or counts["uniform_groups"]:
+        return "no signal: all groups uniform"
+    return "no signal: no row may train"
