@@ -1,0 +1,266 @@
+"""The one admission gate: every announcement passes here or nowhere, cheapest checks first."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from shoal.defenses.bounded import BoundedMap
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.pointer import Held, Pointer
+from shoal.defenses.quota import HeldAnnouncements, KeyQuota, SenderQuota
+from shoal.defenses.reputation import Reputation, key_subject, sender_subject
+from shoal.defenses.verdict import ACCEPTED, Counters, Verdict, reject
+from shoal.protocol.envelope import PROTOCOL_VERSION, Announcement, Header, Kind, verify_announcement
+from shoal.protocol.errors import InvalidKey, ProtocolError
+from shoal.protocol.limits import Limits
+from shoal.protocol.manifest import Manifest
+from shoal.protocol.sequence import SequenceWindow
+from shoal.protocol.staleness import Clock, Freshness, freshness
+from shoal.protocol.transport import Received
+
+# How many rounds the seen-set outlives the staleness bound: a clock that steps back opens no door for replays.
+SEEN_MARGIN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class GateContext:
+    """What the gate judges by: the swarm's manifest, whose gate it is, the caps, and the switches."""
+
+    manifest: Manifest
+    own_key: bytes
+    limits: Limits = field(default_factory=Limits)
+    config: DefenseConfig = field(default_factory=DefenseConfig)
+
+
+class Gate:
+    """Admits announcements; bounded in memory, silent about nothing, and never raising for what a peer sent.
+
+    `lag(round)` tells how many updates this node has completed since that round began.
+    """
+
+    def __init__(
+        self,
+        context: GateContext,
+        clock: Clock,
+        lag: Callable[[int], int],
+        reputation: Reputation | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self.context = context
+        self.counters = counters if counters is not None else Counters()
+        config, limits = context.config, context.manifest.limits
+        self.reputation = reputation if reputation is not None else Reputation(config, self.counters)
+        self._clock = clock
+        self._lag = lag
+        self._round = 0
+        self._arrival = 0
+        forget = partial(self.counters.add, "header", "evicted_seen")
+        self._seen: BoundedMap[bytes, int] = BoundedMap(config.seen, forget)
+        self._senders = SenderQuota(config, self.counters)
+        per_round = (limits.rollouts_per_key_per_round, limits.bytes_per_key_per_round)
+        self._keys = KeyQuota(config, self.counters, per_round)
+        self._held = HeldAnnouncements(config)
+        self._sequences = SequenceWindow()
+        self._forgotten = 0
+
+    def admit(self, data: bytes, sender: bytes) -> Pointer | Held | Verdict:
+        """Judge one announcement that `sender` (the transport's name for who handed it on) delivered."""
+        self._advance()
+        outcome = self._judge(data, sender)
+        if isinstance(outcome, Pointer):
+            self.counters.add("gate", "accepted")
+        elif isinstance(outcome, Held):
+            self.counters.add("gate", "held")
+        else:
+            self.counters.add(outcome.layer, outcome.reason)
+        return outcome
+
+    def release(self, round_number: int) -> list[Received]:
+        """Remove and return the held announcements whose round has begun; each must be admitted again."""
+        return [Received(data, sender) for data, sender in self._held.release(round_number)]
+
+    def recheck(self, pointer: Pointer) -> Verdict:
+        """Judge a pooled pointer again at the moment of use: it has aged, and its key may be revoked or muted since."""
+        self._advance()
+        header = pointer.announcement.header
+        refusal = self._admission(header) or self._muted_key(header) or self._staleness(header)
+        if refusal is None and self._early(header):
+            refusal = reject("header", "early")  # the clock was set back: its round has not begun any more
+        if refusal is None:
+            return ACCEPTED
+        self.counters.add(refusal.layer, refusal.reason)
+        return refusal
+
+    def adopt(self, manifest: Manifest) -> None:
+        """Judge by a new revision of the manifest from now on."""
+        self.context = replace(self.context, manifest=manifest)
+        limits = manifest.limits
+        self._keys.per_round = (limits.rollouts_per_key_per_round, limits.bytes_per_key_per_round)
+
+    def _judge(self, data: bytes, sender: bytes) -> Pointer | Held | Verdict:
+        refusal = self._sender(data, sender)
+        if refusal is not None:
+            return refusal
+        try:
+            announcement = Announcement.decode(data)
+        except ProtocolError as error:
+            self._blame(sender)
+            return reject("header", error.reason)
+        header = announcement.header
+        digest = hashlib.sha256(header.encode()).digest()  # not the signature: a key can sign one header in many ways
+        refusal = (
+            self._foreign(header)
+            or self._admission(header)
+            or self._muted_key(header)
+            or self._staleness(header)
+            or self._known(digest)
+            or self._quota(header)
+            or self._signature(announcement, sender)
+        )
+        if refusal is not None:
+            return refusal
+        return self._hold(header, digest, data, sender) or self._enter(announcement, digest)
+
+    def _sender(self, data: bytes, sender: bytes) -> Verdict | None:
+        """What costs next to nothing: muted or over-spent senders, and the size."""
+        if self._on("reputation") and self.reputation.muted(sender_subject(sender)):
+            return reject("reputation", "muted_sender")
+        if self._on("quota") and not self._senders.charge(sender, len(data)):
+            return reject("quota", "bytes_per_sender")
+        if len(data) > self.context.limits.announcement_bytes:
+            self._blame(sender)
+            return reject("header", "announcement_too_large")
+        return None
+
+    def _foreign(self, header: Header) -> Verdict | None:
+        """What is not meant for this node; nobody is blamed. These checks cannot be switched off."""
+        if header.kind is not Kind.ROLLOUT:
+            return reject("header", "wrong_kind")
+        if header.version != PROTOCOL_VERSION or header.version not in self.context.manifest.protocol_versions:
+            return reject("header", "unknown_version")
+        if self._on("header") and header.swarm_id != self.context.manifest.swarm_id:
+            return reject("header", "wrong_swarm")
+        return reject("header", "own_key") if header.key == self.context.own_key else None
+
+    def _admission(self, header: Header) -> Verdict | None:
+        if not self._on("admission"):
+            return None
+        if self.context.manifest.is_revoked(header.key):
+            return reject("admission", "revoked")
+        return None if self.context.manifest.operator_of(header.key) else reject("admission", "not_admitted")
+
+    def _muted_key(self, header: Header) -> Verdict | None:
+        muted = self._on("reputation") and self.reputation.muted(key_subject(header.key))
+        return reject("reputation", "muted_key") if muted else None
+
+    def _staleness(self, header: Header) -> Verdict | None:
+        """Age in rounds and lag in own updates; what is one round early passes here and is held later."""
+        if not self._on("header"):
+            return None
+        limits = self.context.manifest.limits
+        fresh = freshness(self._round, header.round, limits.max_age_rounds)
+        if fresh in (Freshness.STALE, Freshness.AHEAD):
+            return reject("header", fresh.value)
+        if fresh is Freshness.FRESH and self._lag(header.round) > limits.max_lag:
+            return reject("header", "lag")
+        return None
+
+    def _early(self, header: Header) -> bool:
+        return self._on("header") and header.round == self._round + 1
+
+    def _known(self, digest: bytes) -> Verdict | None:
+        known = self._on("header") and (digest in self._seen or digest in self._held)
+        return reject("header", "seen") if known else None
+
+    def _quota(self, header: Header) -> Verdict | None:
+        if not self._on("quota"):
+            return None
+        if header.payload_length > self.context.limits.blob_bytes:
+            return reject("quota", "blob_bytes")
+        reason = self._keys.room(header.key, header.round, header.payload_length)
+        return reject("quota", reason) if reason else None
+
+    def _signature(self, announcement: Announcement, sender: bytes) -> Verdict | None:
+        if not self._on("header"):
+            return None
+        try:
+            verify_announcement(announcement)
+        except InvalidKey as error:
+            self._blame(sender)
+            return reject("admission", error.reason)
+        except ProtocolError as error:
+            self._blame(sender)
+            return reject("header", error.reason)
+        return None
+
+    def _hold(self, header: Header, digest: bytes, data: bytes, sender: bytes) -> Held | Verdict | None:
+        """Keep what is of the coming round. It is verified already: nobody fills another key's places."""
+        if not self._early(header):
+            return None
+        kept = self._held.keep(digest, (header.round, header.key), data, sender)
+        return Held(header.round) if kept else reject("quota", "held")
+
+    def _enter(self, announcement: Announcement, digest: bytes) -> Pointer | Verdict:
+        """Charge and remember: only here, after the signature, does a message cost its key anything."""
+        header = announcement.header
+        if self._on("header"):
+            try:
+                self._sequences.accept(header.key, header.sequence, header.policy_version)
+            except ProtocolError as error:
+                return reject("header", error.reason)
+            self._count_forgotten_sequences()
+        self._keys.charge(header.key, header.round, header.payload_length)
+        self._seen.put(digest, header.round)
+        self._arrival += 1
+        operator = self.context.manifest.operator_of(header.key) if self._on("admission") else None
+        return Pointer(announcement, operator or header.key.hex(), self._round, self._arrival)
+
+    def _count_forgotten_sequences(self) -> None:
+        forgotten = self._sequences.evicted - self._forgotten
+        if forgotten:
+            self.counters.add("header", "evicted_sequences", forgotten)
+            self._forgotten = self._sequences.evicted
+
+    def _advance(self) -> None:
+        """Begin a new round: new accounts for senders, and what is too old to come again is forgotten."""
+        current = self._clock.round()
+        if current == self._round:
+            return
+        self._round = current
+        self.reputation.advance(current)
+        self._senders.new_round()
+        oldest = current - self.context.manifest.limits.max_age_rounds - SEEN_MARGIN
+        self._keys.expire(oldest)
+        self._seen.expire(lambda _, round_number: round_number >= oldest)
+
+    def _blame(self, sender: bytes) -> None:
+        if self._on("reputation"):
+            self.reputation.offend(sender_subject(sender))
+
+    def _on(self, layer: str) -> bool:
+        return self.context.config.on(layer)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything remembered as plain types; counters and reputation keep their own."""
+        return {
+            "round": self._round,
+            "arrival": self._arrival,
+            "seen": [[digest, number] for digest, number in self._seen.items()],
+            "senders": self._senders.state(),
+            "keys": self._keys.state(),
+            "held": self._held.state(),
+            "sequences": self._sequences.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned."""
+        self._round = int(state["round"])
+        self._arrival = int(state["arrival"])
+        self._seen.replace((bytes(digest), int(number)) for digest, number in state["seen"])
+        self._senders.restore(state["senders"])
+        self._keys.restore(state["keys"])
+        self._held.restore(state["held"])
+        self._sequences.restore(state["sequences"])
+        self._forgotten = self._sequences.evicted
