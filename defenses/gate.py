@@ -22,6 +22,9 @@ from shoal.protocol.transport import Received
 
 # How many rounds the seen-set outlives the staleness bound: a clock that steps back opens no door for replays.
 SEEN_MARGIN = 2
+# Where the envelope's layout keeps its version, in every version to come.
+_DOMAIN = b"shoal:"
+_VERSION = slice(16, 18)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class Gate:
         refusal = self._sender(data, sender)
         if refusal is not None:
             return refusal
+        if _speaks_otherwise(data):
+            return reject("header", "unknown_version")
         try:
             announcement = Announcement.decode(data)
         except ProtocolError as error:
@@ -138,7 +143,7 @@ class Gate:
         """What is not meant for this node; nobody is blamed. These checks cannot be switched off."""
         if header.kind is not Kind.ROLLOUT:
             return reject("header", "wrong_kind")
-        if header.version != PROTOCOL_VERSION or header.version not in self.context.manifest.protocol_versions:
+        if header.version not in self.context.manifest.protocol_versions:
             return reject("header", "unknown_version")
         if self._on("header") and header.swarm_id != self.context.manifest.swarm_id:
             return reject("header", "wrong_swarm")
@@ -264,3 +269,9 @@ class Gate:
         self._held.restore(state["held"])
         self._sequences.restore(state["sequences"])
         self._forgotten = self._sequences.evicted
+
+
+def _speaks_otherwise(data: bytes) -> bool:
+    """Whether this is an envelope of another protocol version: ignored whatever its size, and nobody's offence."""
+    version = data[_VERSION]
+    return data.startswith(_DOMAIN) and len(version) == 2 and int.from_bytes(version, "big") != PROTOCOL_VERSION

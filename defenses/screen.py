@@ -25,8 +25,8 @@ class ScreenContext:
     `rebuild(round, scope key, slot)` gives the derived prompt, None without its task; `claimed` the prompt that a
     sender names, asked only with provenance off. `max_chars(task)` caps a completion. `decode_ids` is the own
     tokenizer's decoder (special tokens skipped), asked only for rollouts with the hash `own_tokenizer` and ids below
-    `vocabulary` (0: not known). No completion may hold one of `special_tokens`. `copy_chars(task)` is the length from which equal
-    texts are copies (None: the configured one for all tasks).
+    `vocabulary` (0: not known). No completion may hold one of `special_tokens`. `copy_chars(task)` is the length from
+    which equal texts are copies (None: the configured one for all tasks).
     """
 
     manifest: Manifest
