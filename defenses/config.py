@@ -29,8 +29,9 @@ class DefenseConfig:
     # Below this length many honest peers give the same text, so equal texts are no evidence of copying.
     copy_chars: int = 32
     copy_similarity: float = 0.9
-    # Evidence in bits that short rollouts of one peer are copies; an honest pair passes it once in 2^16 rollouts.
-    copy_bits: float = 16.0
+    # Evidence in bits that short rollouts of one peer are copies: eight different answers in the same order are enough
+    # at once, eight of which one is wrong need five rollouts. Honest pairs pass it at most once in 2^12 rollouts.
+    copy_bits: float = 12.0
     prompts: int = 2048
     texts_per_prompt: int = 256
     pairs: int = 4096

@@ -131,8 +131,8 @@ class Injection(Planted):
         self.prefixes = ("\x1b[2J", "\u202e", "\u200b", special)
 
     def plant(self, completion: str) -> str:
-        """Put one of them in front, by the length of the completion."""
-        return self.prefixes[len(completion) % len(self.prefixes)] + completion
+        """Put all of them in front."""
+        return "".join(self.prefixes) + completion
 
     def shown(self, completion: str) -> bool:
         """Whether one of them appears."""

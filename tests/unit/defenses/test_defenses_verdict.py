@@ -1,0 +1,48 @@
+"""Verdicts, counters and switches."""
+
+import pytest
+
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.verdict import ACCEPTED, LAYERS, Action, Counters, Verdict, reject, unscorable
+from shoal.protocol.errors import UsageError
+
+
+def test_only_accept_and_weigh_are_usable():
+    usable = {action for action in Action if Verdict(action, "text", "x").usable}
+    assert usable == {Action.ACCEPT, Action.WEIGH}
+    assert ACCEPTED.usable
+
+
+def test_unscorable_is_a_reject_of_the_verifier_and_no_reward():
+    verdict = unscorable("cpu_time")
+    assert (verdict.action, verdict.layer, verdict.reason) == (Action.REJECT, "verifier", "unscorable_cpu_time")
+    assert not verdict.usable
+    assert unscorable("").reason == "unscorable"
+
+
+def test_counters_count_by_layer_and_reason_and_come_back():
+    counters = Counters()
+    counters.add("text", "too_long")
+    counters.add("text", "too_long", 2)
+    counters.add("header", "stale")
+    assert counters.state() == {"header/stale": 1, "text/too_long": 3}
+    again = Counters()
+    again.restore(counters.state())
+    again.add("header", "stale")
+    assert (again.get("header/stale"), counters.get("header/stale"), again.get("none/such")) == (2, 1, 0)
+
+
+def test_layers_can_be_switched_off_by_name_only():
+    config = DefenseConfig.without(["text", "quota"])
+    assert [layer for layer in LAYERS if not config.on(layer)] == ["quota", "text"]
+    with pytest.raises(UsageError, match="unknown defence layer 'fantasy'"):
+        DefenseConfig.without(["fantasy"])
+
+
+def test_the_schema_cannot_be_switched_off():
+    with pytest.raises(UsageError, match="schema"):
+        DefenseConfig.without(["schema"])
+
+
+def test_reject_names_its_layer():
+    assert reject("quota", "held") == Verdict(Action.REJECT, "quota", "held", 0.0)
