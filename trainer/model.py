@@ -202,7 +202,7 @@ def _load_tokenizer(folder: Path) -> Any:
         return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError) as error:
         raise EnvironmentFault(f"{folder} has no usable tokenizer: {_first_line(error)}") from error
-    
+
 
 def _load_model(folder: Path, dtype: torch.dtype) -> nn.Module:
     transformers.logging.disable_progress_bar()  # it would draw over the live table

@@ -150,7 +150,9 @@ def _rows(kinds: Mapping[str, float], rng: random.Random) -> Iterator[tuple[str,
 
 def _loss(policy: Policy, rows: list[tuple[str, str]]) -> torch.Tensor:
     """Return the mean cross-entropy of the target tokens, the end mark among them."""
-    prompts, targets = (policy.tokenizer([row[at] for row in rows], add_special_tokens=False).input_ids for at in (0, 1))
+    prompts, targets = (
+        policy.tokenizer([row[at] for row in rows], add_special_tokens=False).input_ids for at in (0, 1)
+    )
     ends = [[*target, policy.eos_ids[0]] for target in targets]
     width = max(len(prompt) + len(end) for prompt, end in zip(prompts, ends, strict=True))
     ids_BT = torch.full((len(rows), width), policy.pad_id)

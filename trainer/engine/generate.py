@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from shoal.trainer.engine.sampling import Completion, Sampling, draw, uniforms
+from shoal.trainer.engine.sampling import Completion, Sampling, assemble, draw, uniforms
 from shoal.trainer.model import Policy
 
 
@@ -42,9 +42,7 @@ class GenerateEngine:
             pad_token_id=policy.pad_id,
         )
         policy.model.train(was_training)
-        logps_BT = torch.stack(chooser.logps, 1).tolist()
-        sampled = output_BT[:, ids_BT.shape[1] :].tolist()
-        rows = [_completion(policy, ids, logps) for ids, logps in zip(sampled, logps_BT, strict=True)]
+        rows = assemble(policy, output_BT[:, ids_BT.shape[1] :], torch.stack(chooser.logps, 1))
         return [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
 
 
@@ -68,9 +66,3 @@ def _left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tens
     ids = [[pad_id] * (width - len(row)) + list(row) for row in rows]
     mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
     return torch.tensor(ids), torch.tensor(mask)
-
-
-def _completion(policy: Policy, ids: list[int], logps: list[float]) -> Completion:
-    length = next((at + 1 for at, token in enumerate(ids) if token in policy.eos_ids), len(ids))
-    finished = ids[length - 1] in policy.eos_ids
-    return Completion(ids[:length], logps[:length], finished, policy.decode(ids[:length]))

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from shoal.protocol.errors import UsageError
+from shoal.trainer.model import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,14 @@ def filtered(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         drop_BV[:, 0] = False
         scaled_BV = scaled_BV.masked_fill(drop_BV.scatter(1, order_BV, drop_BV), float("-inf"))
     return scaled_BV
+
+
+def assemble(policy: Policy, ids_BT: torch.Tensor, logps_BT: torch.Tensor) -> list[Completion]:
+    """Return one completion a row, cut after its first end mark."""
+    ends = set(policy.eos_ids)
+    completions: list[Completion] = []
+    for ids, logps in zip(ids_BT.tolist(), logps_BT.tolist(), strict=True):
+        length = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
+        finished = ids[length - 1] in ends
+        completions.append(Completion(ids[:length], logps[:length], finished, policy.decode(ids[:length])))
+    return completions
