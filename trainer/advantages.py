@@ -61,15 +61,16 @@ def group_rewards(
 ) -> Groups:
     """Sort rewards into groups and decide which rows make each baseline.
 
-    A group without own rows is a whole external set and uses its own rows. In a group that peers' rows joined, `local`
-    takes own rows only, so that peers cannot move it, and `mixed` takes every row with its baseline mask set.
+    A group without own rows (masked ones do not count) is a whole external set and uses its own rows. In a group that
+    peers' rows joined, `local` takes own rows only, so that peers cannot move it, and `mixed` takes every row with its
+    baseline mask set.
     """
     _, group_B = torch.unique(uid_B, return_inverse=True)
     own_B, scored_B = own_mask_B.bool(), torch.isfinite(rewards_B)
     groups = Groups(torch.where(scored_B, rewards_B, 0.0).double(), group_B, baseline_mask_B.bool(), own_B, scored_B)
     base_B = groups.base_B & scored_B
     if baseline == "local":
-        external_B = groups.total(own_B) == 0
+        external_B = groups.total(own_B & groups.base_B) == 0
         base_B = base_B & (own_B | external_B)
     return Groups(groups.rewards_B, group_B, base_B, own_B, scored_B)
 

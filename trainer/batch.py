@@ -1,17 +1,9 @@
-"""Rows (one completion each) and the padded batch that the objective reads.
-
-Shapes in names: B rows, T positions of `[prompt | completion | padding]`. Padding stands on the right, so a causal
-model never sees it: positions are 0..T-1 for every row and no attention mask is needed (left padding without
-position ids silently shifts every position).
-"""
-
-# ruff: noqa: N815 (names end in the shape of their tensor)
+"""Rows: one completion each, with all that training needs to know about it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -143,71 +135,3 @@ def _row(
         text=text,
         temperature=origin.temperature,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Padded tensors of some rows. Log-probs stand at the position of the token they belong to, 0 elsewhere."""
-
-    input_ids_BT: Tensor
-    completion_mask_BT: Tensor
-    advantages_BT: Tensor  # 0 until assigned
-    old_logps_BT: Tensor
-    ref_logps_BT: Tensor | None
-    weight_B: Tensor
-    train_mask_B: Tensor
-    temperature_B: Tensor | None  # None: every row was sampled at temperature 1
-
-
-def pad_rows(rows: Sequence[Row], pad_id: int, device: torch.device | str = "cpu") -> Batch:
-    """Pad rows on the right into a Batch; advantages are 0 until they are assigned."""
-    width = max(row.total_length for row in rows)
-    ids = [row.prompt_ids + row.completion_ids + [pad_id] * (width - row.total_length) for row in rows]
-    starts = torch.tensor([[len(row.prompt_ids)] for row in rows])
-    ends = torch.tensor([[row.total_length] for row in rows])
-    positions = torch.arange(width)
-    mask_BT = ((positions >= starts) & (positions < ends)).to(device)
-    temperatures = [row.temperature or 1.0 for row in rows]  # greedy rows are scored as sampled at 1
-    return Batch(
-        input_ids_BT=torch.tensor(ids, device=device),
-        completion_mask_BT=mask_BT,
-        advantages_BT=torch.zeros(mask_BT.shape, device=device),
-        old_logps_BT=_place([row.old_logps for row in rows], mask_BT),
-        ref_logps_BT=_place([row.ref_logps for row in rows], mask_BT) if rows[0].ref_logps is not None else None,
-        weight_B=torch.tensor([row.weight for row in rows], device=device),
-        train_mask_B=torch.tensor([row.train for row in rows], device=device),
-        temperature_B=None if set(temperatures) == {1.0} else torch.tensor(temperatures, device=device),
-    )
-
-
-def _place(columns: Sequence[Tensor | None], mask_BT: Tensor) -> Tensor:
-    """Columns of one value a completion token, laid where the mask is set; rows without a column stay 0."""
-    present = [column for column in columns if column is not None]
-    if not present:
-        return torch.zeros(mask_BT.shape, device=mask_BT.device)
-    has_column_B = torch.tensor([column is not None for column in columns], device=mask_BT.device)
-    flat = torch.cat(present)
-    zeros_BT = torch.zeros(mask_BT.shape, dtype=flat.dtype, device=mask_BT.device)
-    return zeros_BT.masked_scatter(mask_BT & has_column_B[:, None], flat)
-
-
-def micro_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Row indices in micro-batches of at most `budget` padded tokens (always at least one row each).
-
-    Rows are sorted by length (longest first, ties by index, so the order is fixed), and a micro-batch also ends when
-    its padding would exceed a quarter of the budget: on a large model padding costs as much as text.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-    batches: list[list[int]] = []
-    used = 0
-    for index in order:
-        width = lengths[batches[-1][0]] if batches else 0
-        rows = len(batches[-1]) + 1 if batches else 1
-        padded = rows * width
-        if not batches or padded > budget or padded - used - lengths[index] > budget // 4:
-            batches.append([index])
-            used = lengths[index]
-        else:
-            batches[-1].append(index)
-            used += lengths[index]
-    return batches

@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from shoal.trainer.batch import Batch
+from shoal.trainer.packing import Batch
 
 # Model families whose logits are the output embedding of the last hidden state and nothing else (no soft cap, no
 # scale). For these the head runs on completion positions only; any other model goes through its whole forward.
 PLAIN_HEADS = frozenset({"llama", "qwen2", "qwen3", "mistral", "smollm3", "phi3", "gpt2", "gpt_neox", "olmo2"})
+# Families that were checked to give the same logits for completions that share one encoded prompt.
+PACKABLE = frozenset({"llama", "qwen2", "qwen3"})
 
 
 class TokenStatistics(torch.autograd.Function):
@@ -42,28 +44,32 @@ class TokenStatistics(torch.autograd.Function):
         return grad_NV, None, None
 
 
-def completion_logits(model: nn.Module, input_ids_BT: Tensor, predicts_BT: Tensor) -> Tensor:
-    """Logits (N, V) at the N positions where `predicts_BT` is set, in row order."""
+def shares_prompts(model: nn.Module) -> bool:
+    """Whether the model takes several completions after one prompt: full attention, masks and positions as given."""
     config = getattr(model, "config", None)
-    if getattr(config, "model_type", "") in PLAIN_HEADS:
-        hidden_BTD = model.base_model(input_ids=input_ids_BT, use_cache=False).last_hidden_state
-        return model.get_output_embeddings()(hidden_BTD[predicts_BT])
-    return model(input_ids=input_ids_BT, use_cache=False).logits[predicts_BT]
+    plain = getattr(config, "model_type", "") in PACKABLE and getattr(config, "sliding_window", None) is None
+    return plain and getattr(config, "_attn_implementation", "") == "sdpa"
+
+
+def completion_logits(model: nn.Module, batch: Batch) -> Tensor:
+    """Logits (N, V) that predict the completion tokens of the batch, in row order."""
+    inputs = {"input_ids": batch.input_ids_SL, "use_cache": False}
+    if batch.attention_S1LL is not None:
+        inputs |= {"attention_mask": batch.attention_S1LL, "position_ids": batch.position_ids_SL}
+    if getattr(getattr(model, "config", None), "model_type", "") in PLAIN_HEADS:
+        hidden_SLD = model.base_model(**inputs).last_hidden_state
+        return model.get_output_embeddings()(hidden_SLD.flatten(0, 1).index_select(0, batch.predictors_N))
+    return model(**inputs).logits.flatten(0, 1).index_select(0, batch.predictors_N)
 
 
 def completion_logps(model: nn.Module, batch: Batch, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
     """`logps_BT` and `entropy_BT` (nats) of completion tokens at each row's temperature; 0 elsewhere."""
     mask_BT = batch.completion_mask_BT
-    # The token at position t is predicted at t-1. The last position predicts nothing, and a prompt is never empty.
-    predicts_BT = mask_BT.roll(-1, dims=1)
-    predicts_BT[:, -1] = False
-    logits_NV = completion_logits(model, batch.input_ids_BT, predicts_BT)
+    logits_NV = completion_logits(model, batch)
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     if batch.temperature_B is not None:
         logits_NV = logits_NV / batch.temperature_B.repeat_interleave(mask_BT.sum(1))[:, None]
-    targets_N = batch.input_ids_BT[mask_BT]
-    logps_N, entropy_N = TokenStatistics.apply(logits_NV, targets_N, with_entropy)
-    logps_BT = torch.zeros(mask_BT.shape, dtype=logps_N.dtype, device=mask_BT.device).masked_scatter(mask_BT, logps_N)
-    if entropy_N is None:
-        return logps_BT, None
-    return logps_BT, torch.zeros_like(logps_BT).masked_scatter(mask_BT, entropy_N)
+    logps_N, entropy_N = TokenStatistics.apply(logits_NV, batch.targets_N, with_entropy)
+    zeros_BT = torch.zeros(mask_BT.shape, dtype=logps_N.dtype, device=mask_BT.device)
+    logps_BT = zeros_BT.masked_scatter(mask_BT, logps_N)
+    return logps_BT, None if entropy_N is None else zeros_BT.masked_scatter(mask_BT, entropy_N)

@@ -56,11 +56,12 @@ def select(
     advantages_B = group_advantages(groups, spec)
     unmasked_B = torch.tensor([row.train for row in rows])
     fits_B = torch.tensor([fits(row) for row in rows])
-    train_B = unmasked_B & fits_B & groups.scored_B & groups.enough_B
-    uniform_B = groups.enough_B & (groups.total(advantages_B != 0) == 0)
+    allowed_B = unmasked_B & fits_B & groups.scored_B & groups.enough_B
+    usable_B = _usable(rows, advantages_B, allowed_B & ~groups.own_B, spec, mean_logps)
+    train_B = allowed_B & usable_B
+    uniform_B = allowed_B & (groups.total(train_B & (advantages_B != 0)) == 0)
     if spec.drop_uniform:
         train_B = train_B & ~uniform_B
-    usable_B = _usable(rows, advantages_B, train_B & ~groups.own_B, spec, mean_logps)
     counts = {
         "rows": len(rows),
         "masked_rows": int((~unmasked_B).sum()),
@@ -68,11 +69,10 @@ def select(
         "unfit_rows": int((~fits_B).sum()),
         "small_groups": _distinct(groups, ~groups.enough_B),
         "uniform_groups": _distinct(groups, uniform_B),
-        "unused_peer_rows": int((train_B & ~usable_B).sum()),
-        "trained_peer_rows": int((train_B & usable_B & ~groups.own_B).sum()),
-        "trained_rows": int((train_B & usable_B).sum()),
+        "unused_peer_rows": int((allowed_B & ~usable_B).sum()),
+        "trained_peer_rows": int((train_B & ~groups.own_B).sum()),
+        "trained_rows": int(train_B.sum()),
     }
-    train_B = train_B & usable_B
     weight_B = torch.tensor([row.weight for row in rows], dtype=torch.float64)
     if cap is not None:
         weighted_B = torch.where(train_B, advantages_B * weight_B, 0.0)
@@ -90,7 +90,7 @@ def _usable(
 ) -> Tensor:
     mean_logps_B = torch.zeros_like(advantages_B)
     if spec.peer_rows == "likely":
-        asked = torch.nonzero(foreign_B & (advantages_B <= 0)).flatten().tolist()
+        asked = torch.nonzero(foreign_B & (advantages_B < 0)).flatten().tolist()
         mean_logps_B[asked] = torch.tensor(list(mean_logps([rows[i] for i in asked])), dtype=torch.float64)
     return usable_peer_rows(advantages_B, mean_logps_B, foreign_B, spec)
 

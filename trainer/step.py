@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from shoal.protocol.errors import UsageError
 from shoal.trainer.advantages import ASSIGNS
 from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
-from shoal.trainer.batch import Batch, Row, micro_batches, pad_rows
-from shoal.trainer.logprobs import completion_logps
+from shoal.trainer.batch import Row
+from shoal.trainer.logprobs import completion_logps, shares_prompts
 from shoal.trainer.model import Policy
 from shoal.trainer.objectives import Denominators, loss
+from shoal.trainer.packing import Batch, Pack, micro_batches, pad_packs
 from shoal.trainer.selection import Cap, Selection, deal_minibatches, select
 
 CHEAP_VOCABULARY = 4096  # entropy is reported even without a bonus where the softmax costs next to nothing
@@ -79,6 +80,7 @@ class Trainer:
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         if any(p.dtype in (torch.bfloat16, torch.float16) for p in self.parameters.values()):
             raise UsageError('weights in half precision lose updates: load in float32 and set dtype = "bfloat16" here')
+        self.dtype = next(iter(self.parameters.values())).dtype
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(),
             lr=optimizer.lr,
@@ -92,6 +94,7 @@ class Trainer:
             self.reference = copy.deepcopy(self.model).requires_grad_(False)
         config = getattr(self.model, "config", None)
         self.max_length: int = getattr(config, "max_position_embeddings", None) or 1 << 30
+        self.share_prompts = shares_prompts(self.model)
         self.with_entropy = bool(algorithm.entropy) or getattr(config, "vocab_size", math.inf) <= CHEAP_VOCABULARY
 
     def score(self, rows: Sequence[Row]) -> Scores:
@@ -125,7 +128,9 @@ class Trainer:
             return self._report(chosen, [], _silence(chosen))
         self.score([row for row, loud in zip(rows, chosen.signal_B.tolist(), strict=True) if loud])
         if self.reference is not None:
-            self._score_reference(rows, chosen)
+            trained = [row for row, train in zip(rows, chosen.train_B.tolist(), strict=True) if train]
+            for row, logps in zip(trained, self._logps(self.reference, trained), strict=True):
+                row.ref_logps = logps
         minibatches = deal_minibatches(chosen, self.algorithm.minibatches)
         steps = [self._step(rows, chosen, m) for _ in range(self.algorithm.epochs) for m in minibatches]
         done = [step for step in steps if step["finite"]]
@@ -148,8 +153,8 @@ class Trainer:
             work = [i for i in minibatch if signal_B[i]]
         self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, float] = {"loss": 0.0}
-        for part in micro_batches([rows[i].total_length for i in work], self.optimizer_spec.micro_tokens):
-            batch = self._batch(rows, chosen, [work[i] for i in part])
+        for packs in self._micro_batches([rows[i] for i in work]):
+            batch = self._batch(rows, chosen, [[work[i] for i in pack] for pack in packs])
             with self._precision():
                 logps_BT, entropy_BT = completion_logps(self.model, batch, self.with_entropy)
             share, part_sums = loss(batch, logps_BT, entropy_BT, spec, denominators)
@@ -164,33 +169,32 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return sums | {"grad_norm": norm, "finite": finite, "trained_tokens": denominators.tokens}
 
-    def _batch(self, rows: Sequence[Row], chosen: Selection, indices: list[int]) -> Batch:
-        batch = pad_rows([rows[i] for i in indices], self.policy.pad_id, self.policy.device)
-        advantages_B = chosen.advantages_B[indices].to(self.policy.device, torch.float32)
+    def _micro_batches(self, rows: Sequence[Row]) -> list[list[Pack]]:
+        return micro_batches(rows, self.optimizer_spec.micro_tokens, self.share_prompts)
+
+    def _batch(self, rows: Sequence[Row], chosen: Selection, packs: Sequence[Pack]) -> Batch:
+        batch = pad_packs([[rows[i] for i in pack] for pack in packs], self.policy.pad_id, self.policy.device)
+        indices = [index for pack in packs for index in pack]
+        advantages_B = chosen.advantages_B[indices].to(self.policy.device, self.dtype)
         return replace(
             batch,
             advantages_BT=ASSIGNS[self.algorithm.assign](advantages_B, batch.completion_mask_BT),
-            weight_B=chosen.weight_B[indices].to(self.policy.device, torch.float32),
+            weight_B=chosen.weight_B[indices].to(self.policy.device, self.dtype),
             train_mask_B=chosen.train_B[indices].to(self.policy.device),
         )
 
     @torch.no_grad()
     def _logps(self, model: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
         scored: list[Tensor] = [torch.empty(0)] * len(rows)
-        for part in micro_batches([row.total_length for row in rows], self.optimizer_spec.micro_tokens):
-            batch = pad_rows([rows[i] for i in part], self.policy.pad_id, self.policy.device)
+        for packs in self._micro_batches(rows):
+            batch = pad_packs([[rows[i] for i in pack] for pack in packs], self.policy.pad_id, self.policy.device)
+            order = [index for pack in packs for index in pack]
             with self._precision():
                 logps_BT, _ = completion_logps(model, batch, with_entropy=False)
-            lengths = [len(rows[i].completion_ids) for i in part]
-            for index, logps in zip(part, logps_BT[batch.completion_mask_BT].split(lengths), strict=True):
+            lengths = [len(rows[i].completion_ids) for i in order]
+            for index, logps in zip(order, logps_BT[batch.completion_mask_BT].split(lengths), strict=True):
                 scored[index] = logps
         return scored
-
-    def _score_reference(self, rows: Sequence[Row], chosen: Selection) -> None:
-        trained = [row for row, train in zip(rows, chosen.train_B.tolist(), strict=True) if train]
-        assert self.reference is not None
-        for row, logps in zip(trained, self._logps(self.reference, trained), strict=True):
-            row.ref_logps = logps
 
     def _precision(self) -> AbstractContextManager[Any]:
         half = self.optimizer_spec.dtype == "bfloat16"
@@ -252,6 +256,8 @@ def _copy(prefix: str, targets: dict[str, nn.Parameter], tensors: dict[str, Tens
 
 def _silence(chosen: Selection) -> str:
     counts = chosen.counts
-    if counts["trained_rows"] or counts["uniform_groups"]:
+    if bool((chosen.train_B & (chosen.advantages_B != 0)).any()):
+        return "no signal: every weight is 0"
+    if counts["uniform_groups"]:
         return "no signal: all groups uniform"
     return "no signal: no row may train"

@@ -1,0 +1,85 @@
+"""Properties that hold for any rewards and any grouping."""
+
+import math
+import statistics
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.trainer.advantages import advantages
+from shoal.trainer.algorithm import AlgorithmSpec, recipe
+
+SPECS = [recipe("grpo"), recipe("dr_grpo"), recipe("grpo", baseline="mixed")]
+reward = st.one_of(st.just(math.nan), st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32))
+# (reward, group, baseline mask, own)
+row = st.tuples(reward, st.integers(0, 2), st.booleans(), st.booleans())
+rows = st.lists(row, min_size=1, max_size=16)
+Rows = list[tuple[float, int, bool, bool]]
+
+
+def take(some: Rows, spec: AlgorithmSpec) -> list[float]:
+    rewards, uid, baseline, own = zip(*some, strict=True)
+    return advantages(
+        torch.tensor(rewards, dtype=torch.float64),
+        torch.tensor(uid),
+        torch.tensor(baseline),
+        torch.tensor(own),
+        spec,
+    ).tolist()
+
+
+def by_definition(some: Rows, spec: AlgorithmSpec) -> list[float]:
+    """The same in plain Python, one row at a time."""
+    result = []
+    for reward, uid, _, own in some:
+        group = [r for r in some if r[1] == uid]
+        base = [r for r in group if r[2] and not math.isnan(r[0])]
+        if spec.baseline == "local" and any(r[2] and r[3] for r in group):
+            base = [r for r in base if r[3]]
+        if len(base) < 2 or math.isnan(reward):
+            result.append(0.0)
+            continue
+        values = [r[0] for r in base]
+        centred = reward - statistics.fmean(values)
+        divide = own and spec.scale == "group_std"
+        result.append(centred / (statistics.stdev(values) + 1e-4) if divide else centred)
+    return result
+
+
+@given(rows, st.sampled_from(SPECS))
+def test_equal_to_an_independent_reference(some: Rows, spec: AlgorithmSpec) -> None:
+    for got, expected in zip(take(some, spec), by_definition(some, spec), strict=True):
+        assert abs(got - expected) < 1e-6
+
+
+@given(rows, st.sampled_from(SPECS), st.randoms(use_true_random=False))
+def test_the_order_of_rows_does_not_matter(some: Rows, spec: AlgorithmSpec, random: object) -> None:
+    order = list(range(len(some)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    straight, shuffled = take(some, spec), take([some[i] for i in order], spec)
+    for place, index in enumerate(order):
+        assert abs(shuffled[place] - straight[index]) < 1e-9
+
+
+@given(rows, row, st.sampled_from(SPECS))
+def test_a_row_outside_the_baseline_changes_no_other_row(some: Rows, extra: tuple, spec: AlgorithmSpec) -> None:
+    masked = (extra[0], extra[1], False, extra[3])
+    assert take([*some, masked], spec)[:-1] == take(some, spec)
+
+
+@given(rows, st.lists(row, max_size=8))
+def test_peers_cannot_move_the_local_baseline(some: Rows, peers: Rows) -> None:
+    local = [(r[0], r[1], r[2], True) for r in some]
+    foreign = [(r[0], r[1], r[2], False) for r in peers]
+    for spec in (recipe("grpo"), recipe("dr_grpo")):
+        assert take(local + foreign, spec)[: len(local)] == take(local, spec)
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12), st.floats(-3, 3, width=32))
+def test_grpo_sums_to_zero_and_ignores_a_shift(rewards: list[float], shift: float) -> None:
+    spec = recipe("grpo")
+    straight = take([(r, 0, True, True) for r in rewards], spec)
+    shifted = take([(r + shift, 0, True, True) for r in rewards], spec)
+    assert abs(sum(straight)) < 1e-6
+    assert max(abs(a - b) for a, b in zip(straight, shifted, strict=True)) < 1e-5

@@ -1,0 +1,125 @@
+"""Rows laid out as sequences: nothing lost, and the log-probs of each row alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_policy import VOCABULARY, random_rows, row_logps, tiny_model
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from shoal.trainer.batch import Row
+from shoal.trainer.logprobs import TokenStatistics, completion_logps, shares_prompts
+from shoal.trainer.packing import PACK_TOKENS, micro_batches, pack_rows, pad_packs
+
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 32,
+    "head_dim": 8,
+    "initializer_range": 0.3,
+}
+
+
+def llama() -> nn.Module:
+    return tiny_model(num_key_value_heads=1)
+
+
+def qwen2() -> nn.Module:
+    return Qwen2ForCausalLM(Qwen2Config(**SIZES))
+
+
+def qwen3() -> nn.Module:
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES))
+
+
+def gpt2() -> nn.Module:
+    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3))
+
+
+def headed() -> nn.Module:
+    """A model that no list knows: it goes through its whole forward."""
+    model = llama()
+    model.config.model_type = "unheard_of"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "shares"), [(llama, True), (qwen2, True), (qwen3, True), (gpt2, False), (headed, False)]
+)
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_log_probs_and_entropies_are_those_of_each_row_alone(make: Any, shares: bool, temperature: float) -> None:
+    torch.manual_seed(3)
+    model = make().double().eval()
+    assert shares_prompts(model) is shares
+    rows = random_rows(groups=3, size=3, seed=5, temperature=temperature)
+    rows[0].temperature = 1.3
+    packs = pack_rows(rows, shares)
+    batch = pad_packs([[rows[i] for i in pack] for pack in packs], pad_id=0)
+    logps, entropies = completion_logps(model, batch, with_entropy=True)
+    assert entropies is not None
+    assert batch.input_ids_SL.shape[0] == (3 if shares else 9)
+    for place, index in enumerate(i for pack in packs for i in pack):
+        length = len(rows[index].completion_ids)
+        expected_logps, expected_entropies = row_logps(model, rows[index])
+        assert torch.allclose(logps[place, :length], expected_logps, atol=1e-12)
+        assert torch.allclose(entropies[place, :length], expected_entropies, atol=1e-12)
+        assert not logps[place, length:].any()
+
+
+def test_the_gradient_through_a_shared_prompt_is_that_of_each_row_alone() -> None:
+    model, rows = llama().double(), random_rows(groups=2, size=3)
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(sum(row_logps(model, row)[0].sum() for row in rows), parameters)
+    batch = pad_packs([rows[:3], rows[3:]], pad_id=0)
+    got = torch.autograd.grad(completion_logps(model, batch, with_entropy=False)[0].sum(), parameters)
+    assert all(torch.allclose(a, b, atol=1e-10) for a, b in zip(got, expected, strict=True))
+
+
+def test_the_padding_token_does_not_matter() -> None:
+    model, rows = llama().double(), random_rows(groups=3, size=2)
+    packs = [rows[:2], rows[2:4], rows[4:]]
+    first, _ = completion_logps(model, pad_packs(packs, pad_id=0), with_entropy=False)
+    second, _ = completion_logps(model, pad_packs(packs, pad_id=9), with_entropy=False)
+    assert torch.equal(first, second)
+
+
+def test_token_statistics_have_the_gradient_of_plain_autograd() -> None:
+    torch.manual_seed(0)
+    logits = (torch.randn(5, 7, dtype=torch.float64) * 3).requires_grad_()
+    targets = torch.tensor([0, 6, 3, 3, 1])
+    assert torch.autograd.gradcheck(lambda z: TokenStatistics.apply(z, targets, True), (logits,))
+    assert torch.autograd.gradcheck(lambda z: TokenStatistics.apply(z, targets, False)[0], (logits,))
+    table = torch.log_softmax(logits, -1)
+    logps, entropy = TokenStatistics.apply(logits, targets, True)
+    assert torch.allclose(logps, table[torch.arange(5), targets])
+    assert torch.allclose(entropy, -(table.exp() * table).sum(-1))
+
+
+def test_long_completions_are_not_crowded_into_one_sequence() -> None:
+    rows = [Row(0, [1, 2], [3] * 200, 0.0) for _ in range(5)]
+    assert pack_rows(rows, share_prompts=True) == [[0, 1], [2, 3], [4]]
+    assert PACK_TOKENS == 512
+    long_prompt = [Row(0, [1] * 2000, [3] * 900, 0.0) for _ in range(3)]
+    assert pack_rows(long_prompt, share_prompts=True) == [[0, 1], [2]]
+
+
+def test_only_equal_prompts_share() -> None:
+    rows = [Row(uid, prompt, [3], 0.0) for uid, prompt in enumerate([[1, 2], [1, 3], [1, 2], [1]])]
+    assert pack_rows(rows, share_prompts=True) == [[0, 2], [1], [3]]
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+@pytest.mark.parametrize("budget", [1, 12, 40, 10_000])
+def test_micro_batches_hold_every_row_once_within_the_budget(budget: int, share_prompts: bool) -> None:
+    rows = random_rows(groups=6, size=3, seed=2)
+    batches = micro_batches(rows, budget, share_prompts)
+    assert sorted(i for packs in batches for pack in packs for i in pack) == list(range(18))
+    for packs in batches:
+        widths = [len(rows[p[0]].prompt_ids) + sum(len(rows[i].completion_ids) for i in p) for p in packs]
+        assert len(packs) == 1 or max(widths) * len(packs) <= budget
+        assert len(packs) == 1 or max(widths) * len(packs) - sum(widths) <= budget // 4
+    assert batches == micro_batches(rows, budget, share_prompts)

@@ -1,0 +1,139 @@
+"""From rows to tensors: completions of one prompt share one sequence, sequences share micro-batches.
+
+Shapes in names: B rows, T positions of the longest completion, N completion tokens of all rows; S sequences of L
+positions. A sequence is `[prompt | completion | completion … | padding]`. Each completion sees the prompt and itself,
+and counts its positions from the end of the prompt: its logits are those of a sequence of its own, while the prompt
+is encoded once (Prefix Grouper, arXiv 2506.05433). Padding stands on the right, where a causal model never sees it.
+"""
+
+# ruff: noqa: N815 (names end in the shape of their tensor)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.trainer.batch import Row
+
+Pack = list[int]  # indices of rows that share a prompt and a sequence
+
+PACK_TOKENS = 512  # attention is quadratic in the sequence: beyond this it costs more than encoding the prompt again
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Padded tensors of some rows. Log-probs stand at the place of the token they belong to, 0 elsewhere."""
+
+    input_ids_SL: Tensor
+    position_ids_SL: Tensor | None  # None: every sequence is one row, plain causal attention
+    attention_S1LL: Tensor | None  # bool, True = may be seen; None as above
+    predictors_N: Tensor  # where in S * L each completion token is predicted, in row order
+    targets_N: Tensor
+    completion_mask_BT: Tensor
+    advantages_BT: Tensor  # 0 until assigned
+    old_logps_BT: Tensor
+    ref_logps_BT: Tensor | None
+    weight_B: Tensor
+    train_mask_B: Tensor
+    temperature_B: Tensor | None  # None: every row was sampled at temperature 1
+
+
+def pack_rows(rows: Sequence[Row], share_prompts: bool) -> list[Pack]:
+    """Packs of rows with the same prompt, in order of first appearance; one row each without `share_prompts`."""
+    if not share_prompts:
+        return [[index] for index in range(len(rows))]
+    packs: list[Pack] = []
+    latest: dict[tuple[int, ...], tuple[Pack, int]] = {}
+    for index, row in enumerate(rows):
+        prompt, more = tuple(row.prompt_ids), len(row.completion_ids)
+        pack, used = latest.get(prompt, ([], 0))
+        if not pack or used + more > max(PACK_TOKENS, 2 * len(prompt)):
+            pack, used = [], len(prompt)
+            packs.append(pack)
+        pack.append(index)
+        latest[prompt] = (pack, used + more)
+    return packs
+
+
+def micro_batches(rows: Sequence[Row], budget: int, share_prompts: bool) -> list[list[Pack]]:
+    """Packs in micro-batches of at most `budget` padded tokens (always at least one pack each).
+
+    Packs are sorted by length (longest first, ties by appearance, so the order is fixed), and a micro-batch also ends
+    when its padding would exceed a quarter of the budget: on a large model padding costs as much as text.
+    """
+    packs = pack_rows(rows, share_prompts)
+    lengths = [_length([rows[i] for i in pack]) for pack in packs]
+    batches: list[list[Pack]] = []
+    width = used = 0
+    for index in sorted(range(len(packs)), key=lambda i: -lengths[i]):
+        padded = (len(batches[-1]) + 1) * width if batches else 0
+        if not batches or padded > budget or padded - used - lengths[index] > budget // 4:
+            batches.append([])
+            width, used = lengths[index], 0
+        batches[-1].append(packs[index])
+        used += lengths[index]
+    return batches
+
+
+def _length(pack: Sequence[Row]) -> int:
+    return len(pack[0].prompt_ids) + sum(len(row.completion_ids) for row in pack)
+
+
+def pad_packs(packs: Sequence[Sequence[Row]], pad_id: int, device: torch.device | str = "cpu") -> Batch:
+    """Lay packs of rows out as sequences; rows stand in the batch in the order of the packs.
+
+    Every prompt and completion must have tokens. Advantages are 0 until they are assigned.
+    """
+    rows = [row for pack in packs for row in pack]
+    width = max(_length(pack) for pack in packs)
+    ids, positions, segments, predictors = [], [], [], []
+    for number, pack in enumerate(packs):
+        prompt = len(pack[0].prompt_ids)
+        tokens, places, parts = list(pack[0].prompt_ids), list(range(prompt)), [0] * prompt
+        for part, row in enumerate(pack, start=1):
+            length, start = len(row.completion_ids), number * width + len(tokens)
+            # The first token is predicted at the end of the prompt, each later one at the token before it.
+            predictors += [number * width + prompt - 1, *range(start, start + length - 1)]
+            tokens += row.completion_ids
+            places += range(prompt, prompt + length)
+            parts += [part] * length
+        padding = width - len(tokens)
+        ids.append(tokens + [pad_id] * padding)
+        positions.append(places + [0] * padding)
+        segments.append(parts + [-1] * padding)
+    shared = any(len(pack) > 1 for pack in packs)
+    lengths_B = torch.tensor([len(row.completion_ids) for row in rows])
+    mask_BT = (torch.arange(int(lengths_B.max())) < lengths_B[:, None]).to(device)
+    temperatures = [row.temperature or 1.0 for row in rows]  # greedy rows are scored as if sampled at 1
+    return Batch(
+        input_ids_SL=torch.tensor(ids, device=device),
+        position_ids_SL=torch.tensor(positions, device=device) if shared else None,
+        attention_S1LL=_visible(torch.tensor(segments, device=device)) if shared else None,
+        predictors_N=torch.tensor(predictors, device=device),
+        targets_N=torch.tensor([token for row in rows for token in row.completion_ids], device=device),
+        completion_mask_BT=mask_BT,
+        advantages_BT=torch.zeros(mask_BT.shape, device=device),
+        old_logps_BT=_place([row.old_logps for row in rows], mask_BT),
+        ref_logps_BT=_place([row.ref_logps for row in rows], mask_BT) if rows[0].ref_logps is not None else None,
+        weight_B=torch.tensor([row.weight for row in rows], device=device),
+        train_mask_B=torch.tensor([row.train for row in rows], device=device),
+        temperature_B=None if set(temperatures) == {1.0} else torch.tensor(temperatures, device=device),
+    )
+
+
+def _visible(segments_SL: Tensor) -> Tensor:
+    """Which position sees which: what stands before it in its own completion or in the prompt (segment 0)."""
+    same_SLL = segments_SL[:, :, None] == segments_SL[:, None, :]
+    return ((same_SLL | (segments_SL[:, None, :] == 0)).tril())[:, None]
+
+
+def _place(columns: Sequence[Tensor | None], mask_BT: Tensor) -> Tensor:
+    """Columns of one value a completion token, laid where the mask is set; rows without a column stay 0."""
+    present = [column for column in columns if column is not None]
+    if not present:
+        return torch.zeros(mask_BT.shape, device=mask_BT.device)
+    has_column_B = torch.tensor([column is not None for column in columns], device=mask_BT.device)
+    flat = torch.cat(present)
+    zeros_BT = torch.zeros(mask_BT.shape, dtype=flat.dtype, device=mask_BT.device)
+    return zeros_BT.masked_scatter(mask_BT & has_column_B[:, None], flat)
