@@ -1,0 +1,188 @@
+"""The command line: `shoal simulate | eval | sample | tasks | report | version`.
+
+Exit codes: 0 done · 1 failed · 2 wrong usage or configuration · 3 the environment refuses (disk, permission,
+missing model) · 130 interrupted. Errors are one line on standard error and say what to do. Heavy modules are imported
+inside the commands, so that help and errors in options come at once.
+"""
+
+import errno
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import cyclopts
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from shoal.node.config import Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions, check
+from shoal.protocol.errors import EnvironmentFault, ShoalError, UsageError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+_FLAT = Parameter(name="*", negative="", consume_multiple=True)
+
+app = App(
+    name="shoal",
+    help="A decentralized swarm-training node: group-relative RL that learns from what its peers sampled.",
+    version_flags=[],
+    result_action="return_value",
+)
+
+
+@app.command
+def simulate(
+    *,
+    swarm: Annotated[SwarmOptions, _FLAT, Parameter(group="Swarm")] = SwarmOptions(),
+    mixing: Annotated[Mixing, _FLAT, Parameter(group="Mixing")] = Mixing(),
+    learning: Annotated[Learning, _FLAT, Parameter(group="Learning")] = Learning(),
+    links: Annotated[Links, _FLAT, Parameter(group="Network and time")] = Links(),
+    run: Annotated[RunOptions, _FLAT, Parameter(group="Run")] = RunOptions(),
+) -> int:
+    """Run a whole swarm in this process, beside the same nodes isolated, and write a report.
+
+    Ctrl-C ends with a report of what there is; --resume goes on from the last checkpoint.
+    """
+    config = SimulateConfig(mixing, learning, swarm, links, run)
+    check(config)
+    from shoal.node.simulate import run_simulation
+
+    return 0 if run_simulation(config) else INTERRUPTED
+
+
+@app.command(name="eval")
+def evaluate(
+    model: str,
+    /,
+    *,
+    tasks: str = "strings",
+    task_config: Path | None = None,
+    items: int = 200,
+    temperature: float = 0.0,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Measure a checkpoint on held-out prompts, with 95 % intervals.
+
+    Parameters
+    ----------
+    model
+        `default`, or a directory that transformers can load.
+    tasks
+        A named set, or task names separated by commas.
+    task_config
+        TOML file with one table of settings for each task name.
+    items
+        Held-out prompts, spread evenly over the tasks.
+    temperature
+        Sampling temperature; 0 is greedy.
+    json
+        Print one JSON object instead of a table.
+    """
+    from shoal.node.try_model import evaluate_model
+
+    evaluate_model(model, tasks, task_config, (items, temperature), as_json=json)
+    return 0
+
+
+@app.command
+def sample(
+    model: str,
+    prompt: str,
+    /,
+    *,
+    count: int = 4,
+    temperature: float = 1.0,
+    max_tokens: int = 64,
+    seed: int = 0,
+) -> int:
+    """Try a model: sample completions of a prompt.
+
+    Parameters
+    ----------
+    model
+        `default`, or a directory that transformers can load.
+    prompt
+        What the model reads, e.g. "reverse abc=".
+    count
+        Number of completions.
+    temperature
+        Sampling temperature; 0 is greedy.
+    max_tokens
+        Longest completion in tokens.
+    seed
+        Seed of the sampler.
+    """
+    from shoal.node.try_model import sample_model
+
+    sample_model(model, prompt, (count, seed), (temperature, max_tokens))
+    return 0
+
+
+@app.command
+def tasks(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+    """List every task and named set.
+
+    Parameters
+    ----------
+    json
+        Print one JSON object instead of a list.
+    """
+    from shoal.node.try_model import list_tasks
+
+    list_tasks(as_json=json)
+    return 0
+
+
+@app.command
+def report(run: Path, /) -> int:
+    """Write the report of a run again from its records.
+
+    Parameters
+    ----------
+    run
+        The folder of the run.
+    """
+    from shoal.node.report import write_report
+
+    print_line(f"report: {write_report(run)}")
+    return 0
+
+
+@app.command
+def version() -> int:
+    """Print the version."""
+    from importlib.metadata import version as installed
+
+    print_line(f"shoal {installed('shoal-node')}")
+    return 0
+
+
+def print_line(text: str) -> None:
+    """Print one plain line to standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def fail(message: str, code: int) -> int:
+    """Print one line to standard error and return the exit code."""
+    Console(stderr=True, soft_wrap=True).print(f"shoal: {message}", markup=False, highlight=False)
+    return code
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    try:
+        code = app(exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        code = fail(f"{' '.join(str(error).split())} (see --help)", UsageError.exit_code)
+    except ShoalError as error:
+        code = fail(str(error), error.exit_code)
+    except BrokenPipeError:
+        code = 1  # whoever read our output has gone
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM):
+            raise
+        place = f" {error.filename}" if error.filename else ""
+        hint = "free some space, then go on with --resume" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        code = fail(f"cannot write{place}: {error.strerror}. {hint}".rstrip(". "), EnvironmentFault.exit_code)
+    except KeyboardInterrupt:
+        code = fail("interrupted", INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)

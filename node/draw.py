@@ -1,0 +1,59 @@
+"""Which prompts a node samples in a round: derived from the swarm, the round and a slot, held-out ones skipped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shoal.protocol.errors import UsageError
+from shoal.protocol.manifest import Manifest
+from shoal.protocol.prompts import SHARED, DerivedPrompt, derive_prompt, is_held_out, prompt_hash, resolve
+from shoal.protocol.wire import PromptName
+from shoal.trainer.tasks.base import Prompt
+from shoal.trainer.tasks.registry import TaskRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPrompt:
+    """A prompt as the local registry builds it: what a screen compares a peer's claims with."""
+
+    task: str
+    seed: int
+    index: int
+    text: str
+    prompt_hash: bytes
+    held_out: bool
+
+
+class LocalPrompts:
+    """Rebuilds any prompt of the swarm from the manifest and the local task registry."""
+
+    def __init__(self, manifest: Manifest, registry: TaskRegistry) -> None:
+        self.manifest = manifest
+        self.registry = registry
+
+    def at(self, round: int, scope_key: bytes, slot: int) -> tuple[DerivedPrompt, Prompt]:
+        """Return the prompt of a slot: of the whole swarm for `SHARED`, else of the node with that key."""
+        derived = derive_prompt(self.manifest, round, scope_key, slot)
+        index = resolve(derived, lambda task, seed, index: self.registry.prompt(task, seed, index).text)
+        return replace(derived, index=index), self.registry.prompt(derived.task, derived.seed, index)
+
+    def of_round(self, round: int, key: bytes, shared: range, own: range) -> Iterator[tuple[DerivedPrompt, Prompt]]:
+        """Yield the shared prompts and then the own prompts of the given slots."""
+        for slot in shared:
+            yield self.at(round, SHARED, slot)
+        for slot in own:
+            yield self.at(round, key, slot)
+
+    def rebuild(self, round_number: int, scope_key: bytes, slot: int) -> LocalPrompt | None:
+        """Return the prompt of a slot for the screen; None when this node lacks its task."""
+        return self._local(self.at(round_number, scope_key, slot)[1])
+
+    def claimed(self, name: PromptName) -> LocalPrompt | None:
+        """Return the prompt that a sender names; None when this node lacks its task."""
+        try:
+            return self._local(self.registry.prompt(name.task, name.seed, name.index))
+        except UsageError:
+            return None
+
+    def _local(self, prompt: Prompt) -> LocalPrompt:
+        digest = prompt_hash(prompt.text)
+        return LocalPrompt(prompt.task, prompt.seed, prompt.index, prompt.text, digest, is_held_out(digest))

@@ -1,0 +1,148 @@
+"""Peers' rollouts from announcement to usable set: one gate, one pool, one screen, and a local reward."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.defenses.gate import Gate
+from shoal.defenses.mixing import choose
+from shoal.defenses.pointer import Pointer
+from shoal.defenses.screen import ScreenContext, ScreenMemory, screen
+from shoal.defenses.verdict import Verdict
+from shoal.node.pool import Pool
+from shoal.node.regrade import Regrader
+from shoal.node.sets import OwnSet, PeerSet
+from shoal.node.stopwatch import Stopwatch
+from shoal.protocol.errors import FetchFailed
+from shoal.protocol.transport import Received, Transport
+
+FETCHES_PER_SET = 4  # draws for each set wanted; after these the shortfall is accepted and counted
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """What the screen judges by, and what it remembers."""
+
+    context: ScreenContext
+    memory: ScreenMemory
+
+
+OVERHEARD = 16  # rollouts that an attacker reads in one pass
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a pass asks of the pool: how many sets, of which pointers, which of them are useful, and how long to wait.
+
+    `least` sets end the waiting for more announcements, `most` end the search; `until` is loop time in seconds.
+    """
+
+    least: int
+    most: int
+    until: float
+    wanted: Callable[[Pointer], bool]
+    useful: Callable[[PeerSet], bool]
+
+
+class Gatherer:
+    """Finds usable sets of peers: draw a pointer, fetch its blob, screen it, regrade it; else draw again."""
+
+    def __init__(self, transport: Transport, gate: Gate, screening: Screening, regrader: Regrader) -> None:
+        self.transport = transport
+        self.gate = gate
+        self.screening = screening
+        self.regrader = regrader
+        self.counters = gate.counters
+        self.pool = Pool(self.counters)
+        self.watch = Stopwatch()
+
+    async def intake(self) -> None:
+        """Admit announcements for as long as the node lives; whatever a peer sends ends as a pointer or a count."""
+        async for received in self.transport.announcements():
+            self.consider(received)
+
+    def consider(self, received: Received) -> None:
+        """Pass one announcement through the gate into the pool; the gate counts what it refuses."""
+        outcome = self.gate.admit(received.data, received.sender)
+        if isinstance(outcome, Pointer):
+            self.pool.add(outcome)
+
+    def remember_own(self, own: OwnSet) -> None:
+        """Note own completions before they are published: whoever publishes them later is the copier."""
+        if self.gate.context.config.on("duplicates"):
+            texts = [completion.text for completion in own.completions]
+            chars = self.gate.context.config.copy_chars
+            self.screening.memory.duplicates.remember_own(own.prompt_hash, texts, chars)
+
+    def enter_round(self, round: int) -> None:
+        """Admit what was held for this round, and drop what has become too old."""
+        for received in self.gate.release(round):
+            self.consider(received)
+        self.pool.expire(lambda pointer: self.gate.recheck(pointer).usable)
+
+    async def usable_sets(self, order: Order, rng: random.Random) -> list[PeerSet]:
+        """Return up to `order.most` usable sets of peers, after at most 4 draws for each of `order.least`.
+
+        Operators are drawn uniformly, then their keys, then rollouts, without replacement. Claimed rewards never
+        filter: a set is fetched and regraded before anything is known of its worth.
+        """
+        found: list[PeerSet] = []
+        draws = FETCHES_PER_SET * order.least
+        while len(found) < order.most and draws > 0:
+            pointer = next(choose(self.pool.where(order.wanted), rng, fair=self.fair), None)
+            if pointer is None:
+                if len(found) >= order.least or not await self._more(order.until):
+                    break
+                continue
+            self.pool.take(pointer)
+            draws -= 1
+            peer = await self._open(pointer)
+            if peer is not None and self._useful(peer, order):
+                found.append(peer)
+        self.counters.add("choice", "shortfall", max(0, order.least - len(found)))
+        # Fetching took time: nothing beyond the bounds on age and lag goes on to training.
+        return [peer for peer in found if self.gate.recheck(peer.pointer).usable]
+
+    async def eavesdrop(self, overhear: Callable[[bytes, bytes], None]) -> None:
+        """Hand what peers published to an attacker, opened by nobody."""
+        for pointer in self.pool.where(lambda _: True)[-OVERHEARD:]:
+            self.pool.take(pointer)
+            blob = await self._fetch(pointer)
+            if blob is not None:
+                overhear(pointer.announcement.encode(), blob)
+
+    @property
+    def fair(self) -> bool:
+        """Whether operators are drawn before rollouts (the mixing layer is on)."""
+        return self.gate.context.config.on("mixing")
+
+    async def _more(self, until: float) -> bool:
+        left = until - asyncio.get_running_loop().time()
+        return left > 0 and await self.pool.wait(left)
+
+    def _useful(self, peer: PeerSet, order: Order) -> bool:
+        if not order.useful(peer):
+            self.counters.add("choice", "no_variance")
+            return False
+        self.counters.add("choice", "used")
+        return True
+
+    async def _open(self, pointer: Pointer) -> PeerSet | None:
+        """Fetch, screen and regrade one rollout; None, and a count, when nothing of it may be used."""
+        if not self.gate.recheck(pointer).usable:
+            return None
+        blob = await self._fetch(pointer)
+        if blob is None:
+            return None
+        with self.watch.measure("screen"):
+            screened = screen(pointer, blob, self.screening.context, self.screening.memory)
+            return None if isinstance(screened, Verdict) else self.regrader.regrade(pointer, screened)
+
+    async def _fetch(self, pointer: Pointer) -> bytes | None:
+        header = pointer.announcement.header
+        try:
+            return await self.transport.fetch(header.key, header.payload_hash, header.payload_length)
+        except FetchFailed as failure:
+            self.counters.add("fetch", failure.reason)
+            return None

@@ -1,0 +1,78 @@
+"""Accuracy on held-out prompts: texts that no node ever draws and that are refused from peers."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shoal.node.events import Event, number
+from shoal.node.sets import reward_of
+from shoal.protocol.prompts import is_held_out, prompt_hash
+from shoal.trainer.engine import Engine, Sampling
+from shoal.trainer.tasks.base import Prompt
+from shoal.trainer.tasks.registry import TaskRegistry
+from shoal.trainer.verify import Grader
+
+HELD_OUT_SEED = 0  # any fixed number will do: which texts are held out depends on their hash alone
+SEARCHED = 64  # instances looked at for each held-out prompt wanted; one in eight is held out
+
+
+def held_out_prompts(registry: TaskRegistry, count: int) -> list[Prompt]:
+    """Return `count` held-out prompts, spread evenly over the tasks; fewer where a task has too few texts."""
+    share, extra = divmod(count, len(registry.names))
+    prompts: list[Prompt] = []
+    for position, task in enumerate(registry.names):
+        prompts.extend(_held_out_of(registry, task, share + (position < extra)))
+    return prompts
+
+
+def _held_out_of(registry: TaskRegistry, task: str, count: int) -> list[Prompt]:
+    """Return the first `count` distinct held-out prompts of one task."""
+    found: dict[str, Prompt] = {}
+    for index in range(SEARCHED * count):
+        if len(found) == count:
+            break
+        prompt = registry.prompt(task, HELD_OUT_SEED, index)
+        if is_held_out(prompt_hash(prompt.text)):
+            found.setdefault(prompt.text, prompt)
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """One completion for each held-out prompt, with its reward (NaN: unscorable)."""
+
+    prompts: Sequence[Prompt]
+    texts: Sequence[str]
+    rewards: Sequence[float]
+
+    def share(self, shown: Callable[[str], bool]) -> float:
+        """Return the share of completions for which `shown` is true."""
+        return sum(map(shown, self.texts)) / len(self.texts)
+
+
+def answer(engine: Engine, grader: Grader, prompts: Sequence[Prompt], sampling: Sampling, seed: int) -> Answers:
+    """Sample one completion for each prompt and grade it; equal for equal weights and seed."""
+    generator = torch.Generator().manual_seed(seed)
+    groups = engine.sample([prompt.text for prompt in prompts], 1, sampling, generator)
+    texts = [group[0].text for group in groups]
+    scores = grader.grade(list(zip(prompts, texts, strict=True)))
+    return Answers(prompts, texts, [reward_of(score) for score in scores])
+
+
+def eval_event(round: int, answers: Answers) -> Event:
+    """Return the record of one evaluation; what could not be scored counts neither as right nor as asked."""
+    by_task: dict[str, list[float]] = {}
+    for prompt, reward in zip(answers.prompts, answers.rewards, strict=True):
+        if not math.isnan(reward):
+            by_task.setdefault(prompt.task, []).append(reward)
+    scored = [reward for rewards in by_task.values() for reward in rewards]
+    return {
+        "event": "eval",
+        "round": round,
+        "accuracy": number(math.fsum(scored) / len(scored)) if scored else None,
+        "items": len(scored),
+        "unscorable": len(answers.rewards) - len(scored),
+        "by_task": {task: number(math.fsum(r) / len(r)) for task, r in by_task.items()},
+    }

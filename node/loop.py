@@ -1,0 +1,193 @@
+"""One round of a node, told in the order in which it happens.
+
+Draw prompts, sample and grade, publish, gather what peers sampled, mix, update. The same loop runs in the daemon and,
+on a virtual clock, in the simulator. Silence is normal: a node without peers does its local step.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shoal.defenses.mixing import row_factors
+from shoal.node.compute import Compute
+from shoal.node.config import Mixing
+from shoal.node.draw import LocalPrompts
+from shoal.node.events import RoundResult
+from shoal.node.gather import FETCHES_PER_SET, Gatherer, Order
+from shoal.node.mix import Mixer
+from shoal.node.publish import Publisher
+from shoal.node.sets import OwnSet, PeerSet, reward_of
+from shoal.node.stopwatch import Stopwatch
+from shoal.protocol.staleness import Clock, LagClock
+from shoal.trainer.batch import Row
+from shoal.trainer.engine import Engine, Sampling
+from shoal.trainer.step import StepReport, Trainer
+from shoal.trainer.verify import Grader
+
+SHORTEST_SLEEP = 1e-3  # seconds; a sleep to a boundary may end a rounding error before it
+
+
+@dataclass(frozen=True, slots=True)
+class Organs:
+    """The parts that a node is wired from."""
+
+    clock: Clock
+    lags: LagClock
+    compute: Compute
+    prompts: LocalPrompts
+    engine: Engine
+    grader: Grader
+    trainer: Trainer
+    mixer: Mixer
+    publisher: Publisher
+    gatherer: Gatherer
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How a node behaves in a round.
+
+    `prompts` are sampled in a pass, the first `shared` of them the swarm's; `passes` bounds the passes of a fast node
+    in one round; `wait_seconds` is the longest wait for peers. A node that does not share is alone; one that does not
+    learn (an attacker) keeps its policy.
+    """
+
+    mixing: Mixing
+    sampling: Sampling
+    prompts: int
+    shared: int
+    wait_seconds: float
+    passes: int = 1
+    shares: bool = True
+    learns: bool = True
+
+
+class Node:
+    """A node: its parts, its habits, and the position in swarm time from which it goes on."""
+
+    def __init__(self, organs: Organs, habits: Habits, seed: int | str, record: Callable[[RoundResult], None]) -> None:
+        self.organs = organs
+        self.habits = habits
+        self.record = record
+        self.rng = random.Random(f"{seed}/choice")
+        self.generator = torch.Generator(organs.trainer.policy.device).manual_seed(
+            random.Random(f"{seed}/sample").getrandbits(63)
+        )
+        self.round = -1
+        self.passes = 0
+        self.told: dict[str, int] = {}
+
+    async def run(self, until_round: int) -> None:
+        """Train until swarm time reaches `until_round`; rounds that pass during a long step are skipped."""
+        clock = self.organs.clock
+        while (now := clock.round()) < until_round:
+            if now == self.round and self.passes >= self.habits.passes:
+                await asyncio.sleep(max(clock.seconds_left(now), SHORTEST_SLEEP))
+            else:
+                await self.one_pass(now)
+
+    async def one_pass(self, round: int) -> None:
+        """Make one pass of the round: from drawing prompts to the update."""
+        watch = Stopwatch()
+        self.enter(round)
+        own = await self.sample(round, watch)
+        if self.habits.shares:
+            for own_set in own:
+                self.organs.gatherer.remember_own(own_set)
+                await self.organs.publisher.publish(own_set)
+        peers = await self.gather(own)
+        mixed = self.organs.mixer.mix(own, peers)
+        report = await self.update(mixed.rows, watch)
+        self.record(RoundResult(round, self.passes, own, peers, mixed, report, watch, self._news()))
+
+    def enter(self, round: int) -> None:
+        """Begin a pass: note the round, let in what was held for it, stop serving what nobody may use any more."""
+        if round != self.round:
+            self.round, self.passes = round, 0
+        self.passes += 1
+        self.organs.lags.began(round, self.organs.trainer.policy.version)
+        self.organs.gatherer.enter_round(round)
+        self.organs.publisher.forget(round - self.organs.prompts.manifest.limits.max_age_rounds)
+
+    async def sample(self, round: int, watch: Stopwatch) -> list[OwnSet]:
+        """Draw this pass's prompts, sample G completions for each and grade them."""
+        organs, habits = self.organs, self.habits
+        done = self.passes - 1
+        shared = range(habits.shared) if done == 0 else range(0)
+        first = max(0, done * habits.prompts - habits.shared)  # further passes go on with further own slots
+        own = range(first, first + habits.prompts - len(shared))
+        key = organs.publisher.identity.key
+        drawn = list(organs.prompts.of_round(round, key, shared, own))
+        texts = [prompt.text for _, prompt in drawn]
+        version = organs.trainer.policy.version
+
+        def work() -> list[OwnSet]:
+            with watch.measure("sample"):
+                groups = organs.engine.sample(texts, habits.mixing.group_size, habits.sampling, self.generator)
+            with watch.measure("grade"):
+                pairs = [(prompt, c.text) for (_, prompt), group in zip(drawn, groups, strict=True) for c in group]
+                rewards = iter([reward_of(score) for score in organs.grader.grade(pairs)])
+            return [
+                OwnSet(derived, prompt, tuple(group), tuple(next(rewards) for _ in group), version, round)
+                for (derived, prompt), group in zip(drawn, groups, strict=True)
+            ]
+
+        return await organs.compute.run("sample", work)
+
+    async def gather(self, own: Sequence[OwnSet]) -> list[PeerSet]:
+        """Choose J sets of peers, waiting a bounded time for them."""
+        mixing = self.habits.mixing
+        if not self.habits.shares or mixing.external == 0:
+            return []
+        if self.organs.publisher.attack is not None:
+            await self.organs.gatherer.eavesdrop(self.organs.publisher.attack.overhear)
+            return []
+        until = asyncio.get_running_loop().time() + self.habits.wait_seconds
+        if mixing.mix == "joined":
+            asked = {own_set.prompt_hash for own_set in own}
+            most = FETCHES_PER_SET * mixing.external
+            order = Order(
+                mixing.external,
+                most,
+                until,
+                lambda pointer: pointer.announcement.header.prompt_hash in asked,
+                lambda _: True,
+            )
+        else:
+            order = Order(mixing.external, mixing.external, until, lambda _: True, lambda peer: not peer.uniform)
+        return await self.organs.gatherer.usable_sets(order, self.rng)
+
+    def _news(self) -> dict[str, int]:
+        """Return what was counted since the last pass, by layer and reason."""
+        counts = self.organs.gatherer.counters.state()
+        news = {name: count - self.told.get(name, 0) for name, count in counts.items()}
+        self.told = counts
+        return {name: count for name, count in news.items() if count}
+
+    async def update(self, rows: list[Row], watch: Stopwatch) -> StepReport:
+        """Train on the rows; all minibatches together are one policy version."""
+        organs = self.organs
+        if not self.habits.learns:
+            return StepReport(False, "this node does not learn", organs.trainer.policy.version)
+        cap = cap_operators if organs.gatherer.fair else None
+
+        def work() -> StepReport:
+            with watch.measure("update"):
+                report = organs.trainer.update(rows, cap)
+                organs.engine.refresh()
+            return report
+
+        return await organs.compute.run("update", work)
+
+
+def cap_operators(advantages: list[float], operators: list[str]) -> list[float]:
+    """Return one factor a row: peers' rows are capped by operator, own rows (operator "") are left alone."""
+    foreign = [at for at, operator in enumerate(operators) if operator]
+    factors = [1.0] * len(operators)
+    capped = row_factors([operators[at] for at in foreign], [abs(advantages[at]) for at in foreign])
+    for at, factor in zip(foreign, capped, strict=True):
+        factors[at] = factor
+    return factors

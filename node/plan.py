@@ -1,0 +1,86 @@
+"""What a simulation is going to do: tasks, attackers, and the role of every node in every arm."""
+
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shoal.defenses.attacks import ATTACKS
+from shoal.node.assemble import Role
+from shoal.node.config import Arm, SimulateConfig, parse_attack
+from shoal.protocol.errors import EnvironmentFault, UsageError
+from shoal.trainer.model import DEFAULT_MODEL
+from shoal.trainer.tasks.registry import TASK_SETS, TaskSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The settled part of a simulation: task specifications, attackers by node number, and where weights come from."""
+
+    specs: tuple[TaskSpec, ...]
+    attackers: dict[int, str]
+    model: Path
+    skills: bool
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """Return the names of the attacks in use, each once."""
+        return tuple(dict.fromkeys(self.attackers.values()))
+
+
+def make_plan(config: SimulateConfig) -> Plan:
+    """Resolve names; raise `UsageError` for an unknown task, attack or start, `EnvironmentFault` for a missing file."""
+    default_model = config.learning.model == "default"
+    specs = task_specs(config.swarm.tasks, config.swarm.task_config)
+    strings = all(spec.name.startswith("strings/") for spec in specs)
+    if config.swarm.start == "skills" and not (default_model and strings):
+        raise UsageError("--start skills tunes the default model on the string tasks: leave out --model and --tasks")
+    model = DEFAULT_MODEL if default_model else Path(config.learning.model)
+    skills = config.swarm.start == "skills" or (config.swarm.start == "auto" and default_model and strings)
+    return Plan(specs, attackers_of(config), model, skills)
+
+
+def attackers_of(config: SimulateConfig) -> dict[int, str]:
+    """Return which nodes attack: the last ones, at least one for each attack named."""
+    nodes = config.swarm.nodes
+    names: list[str] = []
+    for text in config.swarm.attack:
+        name, share = parse_attack(text)
+        if name not in ATTACKS:
+            raise UsageError(f"--attack {name}: unknown; choose from {', '.join(ATTACKS)}")
+        names.extend([name] * max(1, round(share * nodes)))
+    return {nodes - len(names) + at: name for at, name in enumerate(names)}
+
+
+def task_specs(names: str, config_file: Path | None) -> tuple[TaskSpec, ...]:
+    """Return the tasks of a named set, or those named one by one, with the settings of the file."""
+    chosen = TASK_SETS.get(names) or tuple(TaskSpec(name.strip()) for name in names.split(",") if name.strip())
+    settings = _read_settings(config_file) if config_file is not None else {}
+    unused = sorted(set(settings) - {spec.name for spec in chosen})
+    if unused:
+        raise UsageError(f"{config_file}: settings for {', '.join(unused)}, which is not among the tasks")
+    return tuple(replace(spec, config={**spec.config, **settings.get(spec.name, {})}) for spec in chosen)
+
+
+def _read_settings(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    for name, table in settings.items():
+        if not isinstance(table, dict):
+            raise UsageError(f'{path}: {name} must be a table: write ["{name}"] and its settings below')
+    return settings
+
+
+def roles_of(arm: Arm, config: SimulateConfig, attackers: dict[int, str]) -> list[Role]:
+    """Return what each node does in an arm. Isolated nodes make updates of the same size from own sets alone."""
+    mixing, nodes = config.mixing, config.swarm.nodes
+    if arm == "swarm":
+        attacks = {number: ATTACKS[name]() for number, name in attackers.items()}
+        return [Role(n, mixing, mixing.sampled, mixing.shared, True, attacks.get(n)) for n in range(nodes)]
+    alone = replace(mixing, local=mixing.local + mixing.external, external=0, mix="whole")
+    prompts = mixing.sampled * (nodes if arm == "isolated_total" else 1)
+    return [Role(n, alone, prompts, mixing.shared, False) for n in range(nodes) if n not in attackers]

@@ -1,0 +1,75 @@
+"""The pool of pointers: what peers announced and may still be fetched."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shoal.defenses.pointer import Pointer
+from shoal.defenses.verdict import Counters
+
+CAPACITY = 4096  # about 2 MB of pointers; a swarm of 64 nodes that share 8 rollouts each fills it in 8 rounds
+
+
+class Pool:
+    """Admitted announcements in order of arrival.
+
+    The pool is bounded. A pointer leaves it when it is taken, evicted or too old, and each of these is counted.
+    """
+
+    def __init__(self, counters: Counters, capacity: int = CAPACITY) -> None:
+        self.counters = counters
+        self.capacity = capacity
+        self._pointers: dict[int, Pointer] = {}  # by arrival, which no two pointers share
+        self._waiting: asyncio.Event | None = None
+
+    def __len__(self) -> int:
+        return len(self._pointers)
+
+    def add(self, pointer: Pointer) -> None:
+        """Add a pointer; when the pool is full, the oldest one of the operator that holds most gives way."""
+        if len(self._pointers) >= self.capacity:
+            held = Counter(held.operator for held in self._pointers.values())
+            loudest = max(sorted(held), key=lambda operator: held[operator])
+            oldest = next(arrival for arrival, held in self._pointers.items() if held.operator == loudest)
+            del self._pointers[oldest]
+            self.counters.add("pool", "evicted_full")
+        self._pointers[pointer.arrival] = pointer
+        if self._waiting is not None:
+            self._waiting.set()
+
+    def where(self, wanted: Callable[[Pointer], bool]) -> list[Pointer]:
+        """Return the pointers that are wanted, in order of arrival."""
+        return [pointer for pointer in self._pointers.values() if wanted(pointer)]
+
+    def take(self, pointer: Pointer) -> None:
+        """Remove a pointer that is about to be fetched: none is used twice."""
+        del self._pointers[pointer.arrival]
+
+    def expire(self, keep: Callable[[Pointer], bool]) -> None:
+        """Drop every pointer that `keep` refuses."""
+        stale = [arrival for arrival, pointer in self._pointers.items() if not keep(pointer)]
+        for arrival in stale:
+            del self._pointers[arrival]
+        if stale:
+            self.counters.add("pool", "expired", len(stale))
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a new pointer, at most `seconds`; return whether one came."""
+        self._waiting = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._waiting.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting = None
+
+    def state(self) -> list[Any]:
+        """Return the pointers as plain lists."""
+        return [pointer.state() for pointer in self._pointers.values()]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Take over what `state` returned."""
+        pointers = [Pointer.from_state(item) for item in state]
+        self._pointers = {pointer.arrival: pointer for pointer in pointers}

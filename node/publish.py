@@ -1,0 +1,114 @@
+"""Sealing own sets and giving them to the swarm; an attacker's node bends them here, and nowhere else."""
+
+import hashlib
+import math
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.defenses.attacks import Attack, Draft, Outgoing
+from shoal.node.sets import OwnSet
+from shoal.protocol.columns import pack_floats
+from shoal.protocol.envelope import PROTOCOL_VERSION, Header, Kind, seal
+from shoal.protocol.identity import Identity
+from shoal.protocol.sequence import SequenceCounter
+from shoal.protocol.transport import Transport
+from shoal.protocol.wire import FINISH_EOS, FINISH_LENGTH, PromptName, Rollout, SamplerSettings, encode_rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a node says of itself in every rollout: swarm, lineage and tokenizer hashes, sampler settings."""
+
+    swarm_id: bytes
+    lineage: bytes
+    tokenizer: bytes
+    sampler: SamplerSettings
+
+
+class Publisher:
+    """Seals rollouts, serves their blobs for as long as peers may want them, and announces them."""
+
+    def __init__(self, identity: Identity, transport: Transport, sequences: SequenceCounter, claims: Claims) -> None:
+        self.identity = identity
+        self.transport = transport
+        self.sequences = sequences
+        self.claims = claims
+        self.attack: Attack | None = None
+        self.attack_rng = random.Random(0)  # replaced with the attack's own seeded one
+        self.counters: Counter[str] = Counter()
+        self.served: deque[tuple[int, bytes]] = deque()  # (round, digest), oldest first
+
+    def corrupt(self, attack: Attack, rng: random.Random) -> None:
+        """Make this the publisher of an attacker, who may sign anything with its own key."""
+        attack.arm(lambda header: seal(self.identity, header).encode())
+        self.attack, self.attack_rng = attack, rng
+
+    async def publish(self, own: OwnSet) -> None:
+        """Seal one own set and announce it."""
+        for outgoing in self._messages(own):
+            blob_digest = hashlib.sha256(outgoing.blob).digest()
+            self.transport.offer(blob_digest, outgoing.blob)
+            self.served.append((own.round, blob_digest))
+            await self.transport.announce(outgoing.announcement)
+            self.counters["announced"] += 1
+
+    def forget(self, before_round: int) -> None:
+        """Stop serving what is too old for any peer to train on."""
+        while self.served and self.served[0][0] < before_round:
+            self.transport.withdraw(self.served.popleft()[1])
+            self.counters["withdrawn"] += 1
+
+    def _messages(self, own: OwnSet) -> Sequence[Outgoing]:
+        if self.attack is None:
+            return [self._seal(own, [c.text for c in own.completions], own.rewards)]
+        draft = Draft(
+            prompt_text=own.prompt.text,
+            answer=own.prompt.answer,
+            task=own.prompt.task,
+            completions=tuple(completion.text for completion in own.completions),
+            rewards=own.rewards,
+            correct=tuple(reward == 1.0 for reward in own.rewards),
+        )
+        draft = self.attack.poison(draft, self.attack_rng)
+        return self.attack.messages(self._seal(own, draft.completions, draft.rewards), self.attack_rng)
+
+    def _seal(self, own: OwnSet, texts: Sequence[str], rewards: Sequence[float]) -> Outgoing:
+        """Encode, sign and pair one rollout with its announcement; texts that are not our own carry no log-probs."""
+        blob = encode_rollout(self._rollout(own, texts, rewards))
+        header = Header(
+            kind=Kind.ROLLOUT,
+            version=PROTOCOL_VERSION,
+            swarm_id=self.claims.swarm_id,
+            key=self.identity.key,
+            round=own.round,
+            policy_version=own.policy_version,
+            prompt_hash=own.prompt_hash,
+            sequence=self.sequences.next(),
+            payload_length=len(blob),
+            payload_hash=hashlib.sha256(blob).digest(),
+        )
+        return Outgoing(seal(self.identity, header).encode(), blob)
+
+    def _rollout(self, own: OwnSet, texts: Sequence[str], rewards: Sequence[float]) -> Rollout:
+        finished = [completion.finished for completion in own.completions]
+        finished += [True] * (len(texts) - len(finished))
+        means = [math.fsum(c.logps) / len(c.logps) if c.logps else 0.0 for c in own.completions]
+        means += [0.0] * (len(texts) - len(means))
+        derived = own.derived
+        return Rollout(
+            prompt=PromptName(derived.scope, derived.slot, derived.task, derived.seed, derived.index),
+            prompt_hash=own.prompt_hash,
+            lineage=self.claims.lineage,
+            tokenizer=self.claims.tokenizer,
+            sampler=self.claims.sampler,
+            round=own.round,
+            policy_version=own.policy_version,
+            completions=tuple(texts),
+            finish=bytes(FINISH_EOS if done else FINISH_LENGTH for done in finished[: len(texts)]),
+            token_ids=(),
+            logps=(),
+            mean_logps=pack_floats(min(mean, 0.0) for mean in means[: len(texts)]),
+            rewards=pack_floats(0.0 if math.isnan(reward) else reward for reward in rewards),
+        )

@@ -1,0 +1,40 @@
+"""Rewards of peers' completions, from this node's own verifier; the claimed ones are only evidence about the sender."""
+
+from shoal.defenses.pointer import Pointer
+from shoal.defenses.screen import Screened
+from shoal.defenses.verdict import Counters, unscorable
+from shoal.node.sets import PeerCompletion, PeerSet, reward_of
+from shoal.protocol.columns import floats
+from shoal.protocol.wire import FINISH_EOS
+from shoal.trainer.tasks.registry import TaskRegistry
+from shoal.trainer.verify import Grader
+
+MOST_KILLED = 2  # verifier runs of one rollout that may end in a kill; what such a peer costs is bounded
+
+
+class Regrader:
+    """Grades what the screen let through."""
+
+    def __init__(self, registry: TaskRegistry, grader: Grader, counters: Counters) -> None:
+        self.registry = registry
+        self.grader = grader
+        self.counters = counters
+
+    def regrade(self, pointer: Pointer, screened: Screened) -> PeerSet:
+        """Return the kept completions of a rollout with local rewards; unscorable ones keep none and are counted."""
+        rebuilt, rollout = screened.prompt, screened.rollout
+        prompt = self.registry.prompt(rebuilt.task, rebuilt.seed, rebuilt.index)
+        kept = screened.kept
+        scores = self.grader.grade([(prompt, rollout.completions[row]) for row in kept], most_killed=MOST_KILLED)
+        claimed = floats(rollout.rewards)
+        completions: list[PeerCompletion] = []
+        for row, score in zip(kept, scores, strict=True):
+            if score.reward is None:
+                verdict = unscorable(score.reason)
+                self.counters.add(verdict.layer, verdict.reason)
+            elif abs(score.reward - claimed[row]) > 1e-6:
+                self.counters.add("verifier", "claim_differs")
+            finished = rollout.finish[row] == FINISH_EOS
+            weight = screened.verdicts[row].weight
+            completions.append(PeerCompletion(row, rollout.completions[row], finished, reward_of(score), weight))
+        return PeerSet(pointer, prompt, tuple(completions))

@@ -1,0 +1,73 @@
+"""Rollouts as a node trains on them: its own sets, peers' sets, and the rows that both become."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.defenses.pointer import Pointer
+from shoal.protocol.prompts import DerivedPrompt, prompt_hash
+from shoal.trainer.engine import Completion
+from shoal.trainer.tasks.base import Prompt
+from shoal.trainer.verify import Score
+
+
+def reward_of(score: Score) -> float:
+    """Return the reward, NaN where the verifier gave none: such a row trains nothing and is no baseline."""
+    return math.nan if score.reward is None else score.reward
+
+
+def is_uniform(rewards: Sequence[float]) -> bool:
+    """Return True when the scored rewards do not differ: the set then has zero variance and carries no signal."""
+    return len({reward for reward in rewards if not math.isnan(reward)}) < 2
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSet:
+    """The G completions that this node sampled for one prompt, graded by itself."""
+
+    derived: DerivedPrompt
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+    rewards: tuple[float, ...]
+    policy_version: int
+    round: int
+
+    @property
+    def uniform(self) -> bool:
+        """Return True when no completion is better than another."""
+        return is_uniform(self.rewards)
+
+    @property
+    def prompt_hash(self) -> bytes:
+        """Hash of the prompt's text."""
+        return prompt_hash(self.prompt.text)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCompletion:
+    """One screened and regraded completion of a peer: text only, with the local reward."""
+
+    row: int
+    text: str
+    finished: bool
+    reward: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSet:
+    """What the screen left of one peer's rollout, regraded by this node."""
+
+    pointer: Pointer
+    prompt: Prompt
+    completions: tuple[PeerCompletion, ...]
+
+    @property
+    def uniform(self) -> bool:
+        """Return True when no completion is better than another."""
+        return is_uniform([completion.reward for completion in self.completions])
+
+    @property
+    def prompt_hash(self) -> bytes:
+        """Hash of the prompt's text."""
+        return self.pointer.announcement.header.prompt_hash

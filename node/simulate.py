@@ -1,0 +1,209 @@
+"""`shoal simulate`: a whole swarm in one process, beside the same nodes isolated.
+
+Each arm is the same set of nodes from the same weights. The swarm shares; the isolated nodes make updates of the same
+size from their own rollouts alone; the third arm does so at the swarm's total sampling cost for every single node.
+"""
+
+import hashlib
+import resource
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+from shoal.defenses.attacks import ATTACKS
+from shoal.node import paths
+from shoal.node.assemble import Commons, sampling_of, simulated_identity, simulated_manifest
+from shoal.node.config import Arm, SimulateConfig
+from shoal.node.events import Event, RoundResult, sample_events, step_event
+from shoal.node.heldout import answer, eval_event, held_out_prompts
+from shoal.node.plan import Plan, make_plan, roles_of
+from shoal.node.report import write_report
+from shoal.node.runfolder import RunFolder, find_run, new_run
+from shoal.node.summary import lines, summarise
+from shoal.node.swarm import Swarm, VirtualNow
+from shoal.node.table import LiveTable
+from shoal.protocol.identity import short
+from shoal.trainer.checkpoint import Checkpoint, load_latest, save
+from shoal.trainer.export import export_hf
+from shoal.trainer.model import Policy, load_policy, set_threads
+from shoal.trainer.tasks.registry import TaskRegistry
+from shoal.trainer.verify import Grader
+from shoal.trainer.warmstart import skills_of, start_skills
+
+Show = Callable[[Event], None]
+KEPT_CHECKPOINTS = 2  # the latest, and the one before in case that a disk error spoils it
+
+
+class Simulation:
+    """One run: its arms one after the other, each recorded, evaluated and checkpointed."""
+
+    def __init__(self, config: SimulateConfig, folder: RunFolder, grader: Grader, show: Show) -> None:
+        self.config = config
+        self.folder = folder
+        self.show = show
+        self.plan: Plan = make_plan(config)
+        self.now = VirtualNow()
+        registry: TaskRegistry = grader.registry
+        slots = max(role.prompts for arm in config.run.arms for role in roles_of(arm, config, self.plan.attackers))
+        manifest = simulated_manifest(config, registry, slots * config.links.passes)
+        self.commons = Commons(config, manifest, registry, grader, self.now)
+        self.held_out = held_out_prompts(registry, config.run.eval_items)
+        self.arm: Arm = config.run.arms[0]
+        self.swarm: Swarm | None = None
+        self.due: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Run all arms, or those that are left after the latest checkpoint."""
+        set_threads(self.config.run.threads)
+        saved = load_latest(self.folder.checkpoints)
+        if saved is None:
+            self.folder.rewind([0, 0])
+            self._record(self._opening())
+        else:
+            self.folder.rewind(saved.state["positions"])
+        begun = saved.state["arm"] if saved else self.config.run.arms[0]
+        arms = self.config.run.arms
+        for arm in arms[arms.index(begun) :]:
+            self._run_arm(arm, saved if arm == begun else None)
+
+    def _opening(self) -> Event:
+        nodes = [
+            {
+                "node": number,
+                "key": short(simulated_identity(self.config.swarm.seed, number).key),
+                "skills": list(skills_of(number)) if self.plan.skills else [],
+                "attacker": self.plan.attackers.get(number),
+            }
+            for number in range(self.config.swarm.nodes)
+        ]
+        arms = list(self.config.run.arms)
+        settings = {"version": version("shoal-node"), "config": self.config.plain()}
+        return {"event": "run"} | settings | {"arms": arms, "nodes": nodes}
+
+    def _run_arm(self, arm: Arm, saved: Checkpoint | None) -> None:
+        """Run one arm in stretches of `checkpoint_every` rounds, from its beginning or from a checkpoint."""
+        self.arm = arm
+        self.now.rested = 0.0
+        roles = roles_of(arm, self.config, self.plan.attackers)
+        self.swarm = Swarm(self.commons, self.now, [(role, self._policy(role.number)) for role in roles], self._report)
+        honest = [role.number for role in roles if role.attack is None]
+        if saved is None:
+            self.due = dict.fromkeys(honest, 0)
+            for number in honest:
+                self._evaluate(number, 0)
+            done = 0
+        else:
+            self.swarm.restore(saved.tensors, saved.state["swarm"])
+            self.due = {int(number): round for number, round in saved.state["due"].items()}
+            done = saved.state["done"]
+        rounds, stretch = self.config.swarm.rounds, self.config.run.checkpoint_every
+        while done < rounds:
+            done = min(done + stretch, rounds)
+            self.swarm.run(done)
+            self._save(done)
+        self._finish(honest)
+
+    def _finish(self, honest: list[int]) -> None:
+        """Evaluate at the end, keep the models, close the arm."""
+        assert self.swarm is not None
+        for number in honest:
+            self._evaluate(number, self.config.swarm.rounds)
+            policy = self.swarm.nodes[number].organs.trainer.policy
+            export_hf(policy, self.folder.path / "models" / self.arm / f"node-{number}")
+        self._record({"event": "end", "rounds": self.config.swarm.rounds, "complete": True})
+
+    def stopped(self) -> None:
+        """Record that the run was interrupted; going on drops this line again."""
+        self._record({"event": "end", "rounds": self.config.swarm.rounds, "complete": False})
+
+    def _save(self, done: int) -> None:
+        assert self.swarm is not None
+        tensors, swarm = self.swarm.state()
+        due = {str(number): round for number, round in self.due.items()}
+        state = {"arm": self.arm, "done": done, "due": due, "positions": self.folder.positions(), "swarm": swarm}
+        save(self.folder.checkpoints, tensors, state, keep=KEPT_CHECKPOINTS)
+
+    def _policy(self, number: int) -> Policy:
+        """Return the policy that a node begins with, equal in every arm."""
+        policy = load_policy(self.plan.model, self.config.learning.device)
+        if self.plan.skills:
+            swarm = self.config.swarm
+            rhos = (swarm.own_skill, swarm.other_skill)
+            start_skills(policy, number, swarm.seed, paths.cache_dir() / "starts", rhos)
+        return policy
+
+    def _report(self, number: int, result: RoundResult, time: float) -> None:
+        """Record one pass of a node; evaluate it when that is due."""
+        assert self.swarm is not None
+        self._record(step_event(result, time), number)
+        tokens = sum(len(completion.ids) for own in result.own for completion in own.completions)
+        sampling = result.watch.seconds.get("sample", 0.0)
+        screening = self.swarm.nodes[number].organs.gatherer.watch.take()
+        timing = {
+            "round": result.round,
+            "seconds": {name: round(value, 6) for name, value in (result.watch.seconds | screening).items()},
+            "tokens_per_second": round(tokens / sampling, 1) if sampling else None,
+            "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        }
+        self._time(timing, number)
+        if number in self.due and result.round >= self.due[number]:
+            self.due[number] = (result.round // self.config.run.eval_every + 1) * self.config.run.eval_every
+            for event in sample_events(result):
+                self._record(event, number)
+            if result.round > 0:
+                self._evaluate(number, result.round)
+
+    def _evaluate(self, number: int, round: int) -> None:
+        """Record a node's accuracy on held-out prompts, and how often its answers show what attackers plant."""
+        assert self.swarm is not None
+        organs = self.swarm.nodes[number].organs
+        digest = hashlib.sha256(f"shoal/eval/{self.config.swarm.seed}/{number}/{round}".encode()).digest()
+        sampling = sampling_of(self.config, self.commons.registry)
+        answers = answer(organs.engine, organs.grader, self.held_out, sampling, int.from_bytes(digest[:7]))
+        self._record(eval_event(round, answers), number)
+        for name in self.plan.attacks:
+            shown = answers.share(ATTACKS[name]().shown)
+            event = {"event": "attack", "round": round, "attack": name, "shown": shown, "items": len(answers.texts)}
+            self._record(event, number)
+
+    def _record(self, event: Event, number: int | None = None) -> None:
+        placed = self._placed(event, number)
+        self.folder.metrics.write(placed)
+        self.show(placed)
+
+    def _time(self, timing: Event, number: int) -> None:
+        placed = self._placed({"event": "timing"} | timing, number)
+        self.folder.timings.write(placed)
+        self.show(placed)
+
+    def _placed(self, event: Event, number: int | None) -> Event:
+        """Return the event with its arm and node next to its name."""
+        if event["event"] == "run":
+            return event
+        place: dict[str, Any] = {"event": event["event"], "arm": self.arm}
+        return place | ({} if number is None else {"node": number}) | event
+
+
+def run_simulation(config: SimulateConfig) -> bool:
+    """Run or resume a simulation with a live table, and write its report; return False when it was interrupted."""
+    folder = None
+    if config.run.resume:
+        folder, config = find_run(config)
+    grader = Grader(TaskRegistry(make_plan(config).specs))  # names and files are checked before anything is written
+    folder = folder or new_run(config)
+    finished = True
+    with grader, LiveTable() as table:
+        simulation = Simulation(config, folder, grader, table.update)
+        try:
+            simulation.run()
+        except KeyboardInterrupt:
+            finished = False
+            simulation.stopped()
+        finally:
+            folder.close()
+    said = [*lines(summarise(folder.path)), f"report: {write_report(folder.path)}"]
+    if not finished:
+        said.append(f"interrupted: `shoal simulate --resume --out {folder.path}` goes on from the last checkpoint")
+    for line in said:
+        table.console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return finished

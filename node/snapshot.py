@@ -1,0 +1,79 @@
+"""The whole state of a node between two passes, as tensors and plain data: what a checkpoint holds.
+
+Restoring it gives the same bits as if there had been no interruption: weights, optimizer, random generators, position,
+pool, windows, reputation and counters all belong to it.
+"""
+
+import random
+from typing import Any
+
+from torch import Tensor
+
+from shoal.node.compute import InlineCompute
+from shoal.node.loop import Node
+from shoal.protocol.sequence import SequenceCounter
+
+State = dict[str, Any]
+
+
+def random_state(rng: random.Random) -> list[Any]:
+    """Return the state of a generator as plain lists."""
+    version, words, gauss = rng.getstate()
+    return [version, list(words), gauss]
+
+
+def restore_random(rng: random.Random, state: list[Any]) -> None:
+    """Set a generator to what `random_state` returned."""
+    version, words, gauss = state
+    rng.setstate((version, tuple(words), gauss))
+
+
+def take(node: Node) -> tuple[dict[str, Tensor], State]:
+    """Return the state of a node that stands between two passes."""
+    organs = node.organs
+    gatherer, publisher = organs.gatherer, organs.publisher
+    tensors, trainer = organs.trainer.state_dict()
+    state: State = {
+        "trainer": trainer,
+        "position": [node.round, node.passes, node.told],
+        "choice": random_state(node.rng),
+        "lags": organs.lags.state(),
+        "gate": gatherer.gate.state(),
+        "reputation": gatherer.gate.reputation.state(),
+        "counters": gatherer.counters.state(),
+        "duplicates": gatherer.screening.memory.duplicates.state(),
+        "pool": gatherer.pool.state(),
+        "served": [list(item) for item in publisher.served],
+        "published": dict(publisher.counters),
+        "sequence": publisher.sequences.position,
+        "attack": None if publisher.attack is None else [publisher.attack.state(), random_state(publisher.attack_rng)],
+    }
+    if isinstance(organs.compute, InlineCompute):
+        state["speed"] = random_state(organs.compute.rng)
+    return tensors | {"generator": node.generator.get_state()}, state
+
+
+def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
+    """Set a newly assembled node to what `take` returned."""
+    organs = node.organs
+    gatherer, publisher = organs.gatherer, organs.publisher
+    node.generator.set_state(tensors["generator"])
+    organs.trainer.load({name: tensor for name, tensor in tensors.items() if name != "generator"}, state["trainer"])
+    organs.engine.refresh()
+    node.round, node.passes, node.told = state["position"]
+    restore_random(node.rng, state["choice"])
+    organs.lags.restore(state["lags"])
+    gatherer.gate.restore(state["gate"])
+    gatherer.gate.reputation.restore(state["reputation"])
+    gatherer.counters.restore(state["counters"])
+    gatherer.screening.memory.duplicates.restore(state["duplicates"])
+    gatherer.pool.restore(state["pool"])
+    publisher.served.clear()
+    publisher.served.extend((round, digest) for round, digest in state["served"])
+    publisher.counters.update(state["published"])
+    publisher.sequences = SequenceCounter(lambda _: None, start=state["sequence"])
+    if publisher.attack is not None:
+        publisher.attack.restore(state["attack"][0])
+        restore_random(publisher.attack_rng, state["attack"][1])
+    if isinstance(organs.compute, InlineCompute):
+        restore_random(organs.compute.rng, state["speed"])

@@ -1,0 +1,101 @@
+"""Trying a model by hand: its accuracy on held-out prompts, a few samples, and which tasks there are."""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from shoal.defenses.text import safe
+from shoal.node.heldout import Answers, answer, held_out_prompts
+from shoal.node.intervals import Interval, wilson
+from shoal.node.plan import task_specs
+from shoal.protocol.errors import UsageError
+from shoal.trainer.engine import Sampling, make_engine
+from shoal.trainer.model import DEFAULT_MODEL, Policy, load_policy
+from shoal.trainer.tasks.registry import TASK_SETS, TaskRegistry, known_tasks
+from shoal.trainer.verify import Grader
+
+SHOWN_CHARS = 2000
+
+
+def load_named(model: str) -> Policy:
+    """Load `default` or the directory of that name."""
+    return load_policy(DEFAULT_MODEL if model == "default" else model)
+
+
+def evaluate_model(
+    model: str, tasks: str, task_config: Path | None, measure: tuple[int, float], *, as_json: bool
+) -> None:
+    """Print the accuracy of a model by task; `measure` is (held-out prompts, temperature)."""
+    items, temperature = measure
+    if items < 1:
+        raise UsageError(f"--items {items}: must be at least 1")
+    specs = task_specs(tasks, task_config)
+    with Grader(TaskRegistry(specs)) as grader:
+        policy = load_named(model)
+        longest = max(grader.registry.task(name).max_tokens for name in grader.registry.names)
+        sampling = Sampling(temperature=temperature, max_tokens=longest)
+        prompts = held_out_prompts(grader.registry, items)
+        rows = accuracies(answer(make_engine(policy), grader, prompts, sampling, seed=0))
+    if as_json:
+        Console(soft_wrap=True).print_json(json.dumps({name: _plain(interval) for name, interval in rows.items()}))
+        return
+    table = Table("task", "items", "accuracy", "95 % interval", title=safe(f"{model}, temperature {temperature:g}"))
+    for name, interval in rows.items():
+        if interval is None:
+            table.add_row(name, "0", "unscorable", "")
+        else:
+            bounds = f"{interval.low:.3f} to {interval.high:.3f}"
+            table.add_row(name, str(interval.items), f"{interval.mean:.3f}", bounds)
+    Console().print(table)
+
+
+def accuracies(answers: Answers) -> dict[str, Interval | None]:
+    """Return the accuracy of each task and of all together ("all"); None where nothing could be scored."""
+    rewards: dict[str, list[float]] = {}
+    for prompt, reward in zip(answers.prompts, answers.rewards, strict=True):
+        for name in (prompt.task, "all"):
+            rewards.setdefault(name, [])
+            if not math.isnan(reward):
+                rewards[name].append(reward)
+    rewards["all"] = rewards.pop("all")
+    return {name: wilson(math.fsum(values), len(values)) if values else None for name, values in rewards.items()}
+
+
+def _plain(interval: Interval | None) -> dict[str, float] | None:
+    if interval is None:
+        return None
+    return {"accuracy": interval.mean, "low": interval.low, "high": interval.high, "items": interval.items}
+
+
+def sample_model(model: str, prompt: str, draws: tuple[int, int], limits: tuple[float, int]) -> None:
+    """Print completions of a prompt; `draws` is (count, seed), `limits` is (temperature, longest in tokens)."""
+    (count, seed), (temperature, longest) = draws, limits
+    if count < 1:
+        raise UsageError(f"--count {count}: must be at least 1")
+    engine = make_engine(load_named(model))
+    sampling = Sampling(temperature=temperature, max_tokens=longest)
+    [group] = engine.sample([prompt], count, sampling, torch.Generator().manual_seed(seed))
+    table = Table("completion", "tokens", "mean log-prob", "finished")
+    for completion in group:
+        mean = math.fsum(completion.logps) / max(1, len(completion.logps))
+        finished = "yes" if completion.finished else "cut"
+        table.add_row(safe(completion.text, SHOWN_CHARS), str(len(completion.ids)), f"{mean:.2f}", finished)
+    Console().print(table)
+
+
+def list_tasks(*, as_json: bool) -> None:
+    """Print all task names and named sets."""
+    sets = {name: [spec.name for spec in specs] for name, specs in TASK_SETS.items()}
+    console = Console(soft_wrap=True)
+    if as_json:
+        console.print_json(json.dumps({"sets": sets, "tasks": known_tasks()}))
+        return
+    for name, members in sets.items():
+        console.print(f"set {name}: {', '.join(members)}", highlight=False)
+    for name in known_tasks():
+        console.print(name, highlight=False)
+    console.print("jsonl/NAME (a data set of your own: give its path with --task-config)", highlight=False)
