@@ -58,14 +58,14 @@ class _Layer:
 
 @dataclass(slots=True)
 class Cache:
-    """Keys and values [layers, 2, B, K, T, D], the additive mask [B, T] (None without padding), and the starts.
+    """Keys and values [layers, 2, B, K, T, D] with an additive mask [B, T] (None where no row is padded).
 
-    `first_B` is each row's first real column, `length` the number of columns written.
+    `first` [B] is each row's first real column, `length` the number of columns written.
     """
 
     keys_values: torch.Tensor
-    mask_BT: torch.Tensor | None
-    first_B: torch.Tensor
+    mask: torch.Tensor | None
+    first: torch.Tensor
     length: int
 
     def expanded(self, group_size: int, columns: int) -> "Cache":
@@ -73,15 +73,15 @@ class Cache:
         layers, two, rows, heads, _, size = self.keys_values.shape
         grown = self.keys_values.new_empty(layers, two, rows * group_size, heads, columns, size)
         grown[..., : self.length, :] = self.keys_values.repeat_interleave(group_size, 2)
-        mask_BT = self.mask_BT
+        mask_BT = self.mask
         if mask_BT is not None:
             mask_BT = functional.pad(mask_BT, (0, columns - self.length)).repeat_interleave(group_size, 0)
-        return Cache(grown, mask_BT, self.first_B.repeat_interleave(group_size), self.length)
+        return Cache(grown, mask_BT, self.first.repeat_interleave(group_size), self.length)
 
     def rows(self, keep: torch.Tensor) -> "Cache":
         """Return the cache of the rows at the indices `keep`."""
-        mask_BT = None if self.mask_BT is None else self.mask_BT[keep]
-        return Cache(self.keys_values.index_select(2, keep), mask_BT, self.first_B[keep], self.length)
+        mask_BT = None if self.mask is None else self.mask[keep]
+        return Cache(self.keys_values.index_select(2, keep), mask_BT, self.first[keep], self.length)
 
 
 class Decoder:
@@ -158,10 +158,10 @@ class Decoder:
         column, rows = cache.length, len(ids_B)
         cache.length = column + 1
         bias = None
-        if cache.mask_BT is not None:
-            bias = cache.mask_BT[:, : column + 1].repeat_interleave(self._kv_heads, 0)[:, None]
+        if cache.mask is not None:
+            bias = cache.mask[:, : column + 1].repeat_interleave(self._kv_heads, 0)[:, None]
         x_ND = self._embedding[ids_B]
-        rotation = self._rotation(column - cache.first_B, column + 1)
+        rotation = self._rotation(column - cache.first, column + 1)
         for at, layer in enumerate(self._layers):
             qkv = self._qkv(layer, x_ND, rotation)
             both = cache.keys_values[at]
