@@ -93,7 +93,7 @@ class Gate:
             refusal = reject("header", "early")  # the clock was set back: its round has not begun any more
         if refusal is None:
             return ACCEPTED
-        self.counters.add(refusal.layer, refusal.reason)
+        self.counters.add(refusal.layer, f"{refusal.reason}_pooled")  # it was admitted once: no second refusal
         return refusal
 
     def adopt(self, manifest: Manifest) -> None:

@@ -9,12 +9,15 @@ from typing import Protocol, TypeVar
 from shoal.defenses.pointer import Pointer
 
 
-def choose(pointers: Sequence[Pointer], rng: random.Random, fair: bool = True) -> Iterator[Pointer]:
+def choose(
+    pointers: Sequence[Pointer], rng: random.Random, fair: bool = True, drawn: Mapping[str, int] | None = None
+) -> Iterator[Pointer]:
     """Yield pointers without replacement in the order in which to fetch them.
 
-    Goes in passes: each pass visits every operator that has a pointer left once, in random order, and draws one of its
-    keys uniformly, then one of that key's pointers. So each operator's expected share is equal, and a loud one comes
-    again only after all others had their turn. `fair=False` draws uniformly over pointers (mixing switched off).
+    Draws one of the operators that came least often so far, uniformly, then one of its keys, then one of that key's
+    pointers. So each operator's expected share is equal, and a loud one comes again only after all others had their
+    turn. `drawn` tells how often operators came already, when a search goes on with a changed pool. `fair=False` draws
+    uniformly over pointers (mixing switched off).
     """
     ordered = sorted(pointers, key=lambda p: (p.operator, p.key, p.round, p.sequence, p.arrival))
     if not fair:
@@ -24,11 +27,12 @@ def choose(pointers: Sequence[Pointer], rng: random.Random, fair: bool = True) -
     shelves: dict[str, dict[bytes, list[Pointer]]] = {}
     for pointer in ordered:
         shelves.setdefault(pointer.operator, {}).setdefault(pointer.key, []).append(pointer)
+    turns = {operator: (drawn or {}).get(operator, 0) for operator in shelves}
     while shelves:
-        operators = list(shelves)
-        rng.shuffle(operators)
-        for operator in operators:
-            yield _take(shelves, operator, rng)
+        fewest = min(turns[operator] for operator in shelves)
+        operator = rng.choice([operator for operator in shelves if turns[operator] == fewest])
+        turns[operator] += 1
+        yield _take(shelves, operator, rng)
 
 
 def _take(shelves: dict[str, dict[bytes, list[Pointer]]], operator: str, rng: random.Random) -> Pointer:
@@ -98,29 +102,30 @@ def _equal_share(rows: Sequence[R], cap: int) -> list[R]:
     return taken
 
 
-def operator_factors(masses: Mapping[str, float], ceiling: float | None = None) -> dict[str, float]:
+def operator_factors(masses: Mapping[str, float], asked: float = 0.0) -> dict[str, float]:
     """Return for each operator the factor in (0, 1] that caps its mass = sum over its rows of weight * abs(A).
 
-    The cap is the lower median of the positive masses: what one typical operator weighs. Up to half of the operators,
-    whatever they send, cannot raise it beyond what some other operator weighs, so one with a hundred keys weighs at
-    most as one. (The mean would not do: the loud one lifts it.) `ceiling` is a further absolute cap, for instance the
-    local mass, and the only one that binds while a single operator has sent anything.
+    The cap is the greater of two that no operator can move for itself: the lower median of the m positive masses (what
+    a typical operator weighs), and asked / m, its equal share of the mass that was asked of all peers together, which
+    is the own mass * J / I. So up to half of the operators, whatever they send and with however many keys, weigh at
+    most as one other operator or as an equal share; and none can, by sending next to nothing, push the others below
+    it. (Of the foreign total itself a loud operator would lift its own share.) A lone operator has no other to be
+    compared with: asked alone caps it, and nothing when asked is 0.
     """
     weighing = sorted(mass for mass in masses.values() if mass > 0.0)
-    if not weighing:
+    if not weighing or (len(weighing) == 1 and asked <= 0.0):
         return dict.fromkeys(masses, 1.0)
-    cap = weighing[(len(weighing) - 1) // 2]
-    if ceiling is not None:
-        cap = min(cap, ceiling)
+    typical = weighing[(len(weighing) - 1) // 2] if len(weighing) > 1 else 0.0
+    cap = max(typical, asked / len(weighing))
     return {operator: min(1.0, cap / mass) if mass > 0.0 else 1.0 for operator, mass in masses.items()}
 
 
-def row_factors(operators: Sequence[str], masses: Sequence[float], ceiling: float | None = None) -> list[float]:
+def row_factors(operators: Sequence[str], masses: Sequence[float], asked: float = 0.0) -> list[float]:
     """Return `operator_factors` row by row, for the foreign rows' operators and masses (weight * abs(A)) in order."""
     totals: dict[str, float] = {}
     for operator, mass in zip(operators, masses, strict=True):
         totals[operator] = totals.get(operator, 0.0) + mass
-    factors = operator_factors(totals, ceiling)
+    factors = operator_factors(totals, asked)
     return [factors[operator] for operator in operators]
 
 

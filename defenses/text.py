@@ -1,7 +1,6 @@
 """Peers' text: what may be trained on (layer 6) and how it may be shown (layer 15)."""
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,9 +14,8 @@ _BIDI = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # Characters without a glyph, among them the tag block, in which a whole message hides.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
-    "\U000e0000-\U000e0fff]"
+    "\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_SHOWN_AS_CODE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,8 @@ def safe(text: str, limit: int = 200) -> str:
     r"""Return peers' text as one printable line of at most `limit` characters, for every screen, log and report.
 
     Control characters (line breaks too: a log line stays one line), ESC, bidi, zero-width, private, unassigned and
-    surrogate characters appear as \xNN, \uNNNN or \UNNNNNNNN; what is cut off is marked by an ellipsis. Markup of the
-    place where it is shown (HTML, a console's brackets) is that place's to escape.
+    surrogate characters, and every space but the plain one, appear as \xNN, \uNNNN or \UNNNNNNNN; what is cut off is
+    marked by an ellipsis. Markup of the place where it is shown (HTML, a console's brackets) is that place's to escape.
     """
     pieces: list[str] = []
     length = 0
@@ -86,10 +84,7 @@ def safe(text: str, limit: int = 200) -> str:
 
 
 def _escaped(character: str) -> str:
-    if " " <= character <= "~":
-        return character
-    hidden = unicodedata.category(character) in _SHOWN_AS_CODE or _INVISIBLE.match(character) is not None
-    if not hidden:
+    if character.isprintable() and _INVISIBLE.match(character) is None:
         return character
     code = ord(character)
     if code <= 0xFF:

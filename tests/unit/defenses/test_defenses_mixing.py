@@ -61,6 +61,17 @@ def test_each_pointer_comes_once_in_an_order_that_depends_on_the_generator_only(
     assert list(choose([], random.Random(0))) == []
 
 
+def test_a_search_that_goes_on_remembers_who_came():
+    pool = [pointer(name, name.encode(), s) for name in ("a", "b", "c") for s in range(50)]
+    rng = random.Random(3)
+    drawn: Counter[str] = Counter()
+    for _ in range(30):
+        chosen = next(choose(pool, rng, drawn=drawn))
+        pool.remove(chosen)
+        drawn[chosen.operator] += 1
+        assert max(drawn.values()) - min(drawn[name] for name in "abc") <= 1
+
+
 class Row(NamedTuple):
     prompt_hash: bytes
     operator: str
@@ -125,8 +136,13 @@ def test_silent_operators_and_single_ones():
     assert operator_factors({}) == {}
     assert operator_factors({"a": 0.0}) == {"a": 1.0}
     assert operator_factors({"a": 3.0, "b": 0.0}) == {"a": 1.0, "b": 1.0}
-    assert operator_factors({"a": 4.0}, ceiling=1.0) == {"a": 0.25}
-    assert operator_factors({"a": 4.0, "b": 0.5}, ceiling=2.0) == {"a": 0.125, "b": 1.0}
+    assert operator_factors({"a": 4.0}, asked=1.0) == {"a": 0.25}
+
+
+def test_an_equal_share_of_what_was_asked_is_nobodys_to_take():
+    # Two operators, four units asked: each may weigh two, whatever little the other one sends.
+    assert operator_factors({"a": 4.0, "tiny": 0.01}, asked=4.0) == {"a": 0.5, "tiny": 1.0}
+    assert operator_factors({"a": 4.0, "b": 3.0}, asked=4.0) == {"a": 0.75, "b": 1.0}
 
 
 def test_row_factors_follow_their_operators():
