@@ -111,23 +111,29 @@ def loss(
     logps_BT = torch.where(mask_BT, logps_BT, 0.0)
     old_logps_BT = torch.where(mask_BT, batch.old_logps_BT, 0.0)
     advantages_BT = torch.where(mask_BT, batch.advantages_BT, 0.0)
-    log_ratio_BT = RATIOS[spec.ratio](logps_BT, old_logps_BT, mask_BT)
-    ratio_BT = log_ratio_BT.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
-    gate_BT, clipped_BT = GATES[spec.gate](ratio_BT, advantages_BT, spec)
-    loss_BT = gate_BT * batch.weight_B[:, None]
-    active_BT = advantages_BT != 0
-    # exp(x) - x - 1 estimates how far the policy has moved since the rows were scored.
-    drift_BT = torch.where(active_BT, (ratio_BT - log_ratio_BT - 1), 0.0).detach()
-    sums = {"clipped": (clipped_BT & active_BT).sum(), "active": active_BT.sum(), "drift": drift_BT.sum()}
+    log_ratio_BT = RATIOS[spec.ratio](logps_BT, old_logps_BT, mask_BT).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratio_BT = log_ratio_BT.exp()
+    loss_BT, clipped_BT = GATES[spec.gate](ratio_BT, advantages_BT, spec)
+    loss_BT = loss_BT * batch.weight_B[:, None]
+    sums = {"tokens": mask_BT.sum(), **_movement(ratio_BT.detach(), log_ratio_BT.detach(), clipped_BT, advantages_BT)}
     if spec.beta and batch.ref_logps_BT is not None:
         kl_BT = torch.where(mask_BT, KLS[spec.kl](logps_BT, torch.where(mask_BT, batch.ref_logps_BT, 0.0)), 0.0)
         loss_BT = loss_BT + spec.beta * kl_BT
-        sums["kl"] = kl_BT.sum().detach()
+        sums["kl"] = kl_BT.detach().sum()
     if entropy_BT is not None:
         entropy_BT = torch.where(mask_BT, entropy_BT, 0.0)
-        sums["entropy"] = entropy_BT.sum().detach()
+        sums["entropy"] = entropy_BT.detach().sum()
         if spec.entropy:
             loss_BT = loss_BT - spec.entropy * entropy_BT
-    sums["tokens"] = mask_BT.sum()
     weights_B = AGGREGATIONS[spec.aggregation](mask_BT.sum(1).to(loss_BT.dtype), denominators)
     return (torch.where(mask_BT, loss_BT, 0.0) * weights_B[:, None]).sum(), sums
+
+
+def _movement(ratio_BT: Tensor, log_ratio_BT: Tensor, clipped_BT: Tensor, advantages_BT: Tensor) -> dict[str, Tensor]:
+    """Over tokens with an advantage: how many there are, how many the gate stopped, how far the policy has moved."""
+    active_BT = advantages_BT != 0
+    return {
+        "active": active_BT.sum(),
+        "clipped": (clipped_BT & active_BT).sum(),
+        "drift": ((ratio_BT - log_ratio_BT - 1) * active_BT).sum(),  # k3 of the policy that scored the rows
+    }

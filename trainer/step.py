@@ -25,13 +25,17 @@ CHEAP_VOCABULARY = 4096  # entropy is reported even without a bonus where the so
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Own log-probs of rows: one tensor a row (a value per completion token), and their means.
+    """Own log-probs of rows, one tensor a row with a value per completion token.
 
     A row that the model cannot read (empty, or longer than its context) has no values and mean -inf.
     """
 
     logps: list[Tensor]
-    mean_logps: list[float]
+
+    @property
+    def mean_logps(self) -> list[float]:
+        """Mean log-prob of each row's completion tokens."""
+        return [float(logps.mean()) if len(logps) else -math.inf for logps in self.logps]
 
     def as_lists(self) -> list[list[float]]:
         """The log-probs as plain lists, for code that knows no tensors."""
@@ -108,9 +112,7 @@ class Trainer:
         readable = [row for row in missing if self.fits(row)]
         for row, logps in zip(readable, self._logps(self.model, readable), strict=True):
             row.old_logps, row.scored_version = logps, version
-        scored = [row.old_logps if self.fits(row) and row.old_logps is not None else torch.empty(0) for row in rows]
-        means = [float(logps.mean()) if len(logps) else -math.inf for logps in scored]
-        return Scores(scored, means)
+        return Scores([torch.empty(0) if row.old_logps is None else row.old_logps for row in rows])
 
     def fits(self, row: Row) -> bool:
         """Whether the model can read the row: some prompt, some completion, within its context."""
@@ -152,16 +154,17 @@ class Trainer:
             signal_B = chosen.signal_B.tolist()
             work = [i for i in minibatch if signal_B[i]]
         self.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {"loss": 0.0}
+        sums: dict[str, float] = {}
         for packs in self._micro_batches([rows[i] for i in work]):
             batch = self._batch(rows, chosen, [[work[i] for i in pack] for pack in packs])
             with self._precision():
                 logps_BT, entropy_BT = completion_logps(self.model, batch, self.with_entropy)
             share, part_sums = loss(batch, logps_BT, entropy_BT, spec, denominators)
             share.backward()
-            sums["loss"] += share.item()
-            for name, value in part_sums.items():
-                sums[name] = sums.get(name, 0.0) + value.item()
+            # One transfer for all of them: each waits for the device.
+            values = torch.stack([share.detach(), *part_sums.values()]).tolist()
+            for name, value in zip(("loss", *part_sums), values, strict=True):
+                sums[name] = sums.get(name, 0.0) + value
         norm = nn.utils.clip_grad_norm_(self.parameters.values(), self.optimizer_spec.grad_clip).item()
         finite = math.isfinite(norm) and math.isfinite(sums["loss"])
         if finite:

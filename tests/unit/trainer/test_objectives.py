@@ -143,10 +143,13 @@ def test_shares_of_micro_batches_add_up(aggregation: str) -> None:
 def test_an_all_masked_batch_has_loss_zero(aggregation: str) -> None:
     spec = recipe("grpo", aggregation=aggregation, kl="k3", beta=0.1)
     hostile = torch.full((2, 2), math.nan, dtype=torch.float64)
-    some = batch([2, 2], [math.nan, math.inf], train_mask_B=torch.zeros(2, dtype=torch.bool), ref_logps_BT=hostile)
+    masked = torch.zeros(2, dtype=torch.bool)
+    some = batch([2, 2], [math.nan, math.inf], hostile, train_mask_B=masked, ref_logps_BT=hostile)
     value, gradient = evaluate(some, hostile, spec, entropy=hostile, rows=0)
     assert value == 0.0
     assert not gradient.any()
+    _, sums = loss(some, hostile, hostile, spec, Denominators(0, 0, 8))
+    assert {name: total.item() for name, total in sums.items()} == dict.fromkeys(sums, 0)
 
 
 def test_a_masked_row_changes_nothing() -> None:

@@ -390,3 +390,12 @@ def test_the_reward_rises_when_one_answer_is_right() -> None:
         trainer.update(rows)
     assert statistics.fmean(rates[:3]) < 0.5
     assert statistics.fmean(rates[-3:]) > 0.9
+
+
+def test_a_row_that_the_model_cannot_read_is_scored_as_impossible() -> None:
+    trainer = Trainer(tiny_policy())
+    rows = [Row(0, [3], [], 0.0), Row(0, [3], [4] * 999, 0.0), Row(0, [3], [4], 0.0)]
+    scores = trainer.score(rows)
+    assert scores.mean_logps[:2] == [-math.inf, -math.inf]
+    assert scores.as_lists()[:2] == [[], []]
+    assert scores.mean_logps[2] > -math.inf
