@@ -63,11 +63,19 @@ class SampledCompletion(Protocol):
     """What an engine gives for one completion."""
 
     @property
-    def ids(self) -> list[int]: ...
+    def ids(self) -> list[int]:
+        """Sampled token ids, EOS included when it was sampled."""
+        ...
+
     @property
-    def logps(self) -> list[float]: ...
+    def logps(self) -> list[float]:
+        """Log-prob of each id under the distribution it was sampled from."""
+        ...
+
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The completion as text."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,11 @@ from torch import nn
 
 from shoal.protocol.errors import UsageError
 from shoal.trainer.algorithm import AlgorithmSpec, OptimizerSpec, recipe
-from shoal.trainer.batch import Origin, Row, foreign_rows
+from shoal.trainer.batch import Origin, Row, foreign_rows, own_rows
+from shoal.trainer.engine import Sampling, make_engine
+from shoal.trainer.model import DEFAULT_MODEL, load_policy
 from shoal.trainer.step import StepReport, Trainer
+from shoal.trainer.tasks.registry import make_task
 
 PEER = b"p" * 32
 FAST = OptimizerSpec(lr=0.02, grad_clip=1e9)
@@ -399,3 +402,13 @@ def test_a_row_that_the_model_cannot_read_is_scored_as_impossible() -> None:
     assert scores.mean_logps[:2] == [-math.inf, -math.inf]
     assert scores.as_lists()[:2] == [[], []]
     assert scores.mean_logps[2] > -math.inf
+
+
+def test_own_log_probs_are_those_the_engine_sampled_with() -> None:
+    policy = load_policy(DEFAULT_MODEL)
+    sampling = Sampling(temperature=0.8, top_p=1.0, top_k=0, max_tokens=8)
+    prompt = make_task("strings/reverse", {}).prompt(0, 0).text
+    (completions,) = make_engine(policy).sample([prompt], 6, sampling, torch.Generator().manual_seed(0))
+    rows = own_rows(policy.encode_prompt(prompt), completions, [0.0] * 6, Origin(0, temperature=0.8))
+    for row, logps in zip(rows, Trainer(policy).score(rows).as_lists(), strict=True):
+        assert logps == pytest.approx(row.behaviour_logps, abs=1e-4)
