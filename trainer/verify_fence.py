@@ -49,17 +49,17 @@ def enter(cpu_seconds: float, memory_bytes: int, single_use: bool) -> None:
     """
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = {
+    limits: dict[int, int] = {
         resource.RLIMIT_AS: mapped + memory_bytes,
         resource.RLIMIT_NOFILE: OPEN_FILES,
         resource.RLIMIT_NPROC: 0,  # no effect for root: the audit hook refuses there
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
-    if single_use:  # whole seconds, so the timer below ends well-behaved code first
-        limits[resource.RLIMIT_CPU] = int(cpu_seconds) + 2
     for limit, value in limits.items():
         resource.setrlimit(limit, (value, value))
+    if single_use:  # whole seconds: the timer ends well-behaved code first
+        resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_seconds) + 1, int(cpu_seconds) + 2))
     sys.addaudithook(_refuser(_readable_roots()))
 
 

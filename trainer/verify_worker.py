@@ -51,6 +51,7 @@ class Child:
 
     def __init__(self, registry: TaskRegistry, limits: Limits, single_use: bool) -> None:
         self._limits = limits
+        self._single_use = single_use
         self.graded = 0
         questions, self._questions = os.pipe()
         self._results, results = os.pipe()
@@ -87,28 +88,29 @@ class Child:
         """Return whether it can grade another answer."""
         return self._pid > 0
 
-    def end(self) -> int:
-        """End the process, and return its wait status."""
-        if not self.alive:
-            return 0
-        os.kill(self._pid, signal.SIGKILL)
-        return self._reap()
+    def end(self) -> None:
+        """End the process; harmless when it is gone."""
+        if self.alive:
+            os.kill(self._pid, signal.SIGKILL)
+            self._reap()
 
-    def _reap(self) -> int:
-        _, status = os.waitpid(self._pid, 0)
+    def _reap(self) -> tuple[int, float]:
+        _, status, used = os.wait4(self._pid, 0)
         self._pid = 0
         os.close(self._questions)
         os.close(self._results)
-        return status
+        return status, used.ru_utime + used.ru_stime
 
     def _lost(self) -> tuple[int, float, float]:
-        status = self._reap()
+        status, cpu_seconds = self._reap()
+        reason = "crashed"
         if os.WIFSIGNALED(status):
-            # a SIGKILL is the kernel's: out of memory, or the hard CPU limit of a child that lifted its timer
-            by_signal = {signal.SIGPROF: "cpu_time", signal.SIGXCPU: "cpu_time", signal.SIGKILL: "memory"}
+            by_signal = {signal.SIGPROF: "cpu_time", signal.SIGXCPU: "cpu_time"}
             reason = by_signal.get(signal.Signals(os.WTERMSIG(status)), "crashed")
-        else:
-            reason = "refused" if os.WEXITSTATUS(status) == fence.REFUSED_EXIT else "crashed"
+            if os.WTERMSIG(status) == signal.SIGKILL:  # the kernel's: out of memory, or CPU time beyond the hard limit
+                reason = "cpu_time" if self._single_use and cpu_seconds > self._limits.cpu_seconds else "memory"
+        elif os.WEXITSTATUS(status) == fence.REFUSED_EXIT:
+            reason = "refused"
         return REASONS.index(reason), 0.0, self._limits.cpu_seconds if reason == "cpu_time" else 0.0
 
 

@@ -1,22 +1,17 @@
 """Where in a completion the answer is, and how a question is put to a model that only continues text."""
 
 import re
+from collections.abc import Sequence
 
 # Linear: no nested repetition. The last pair counts, as a model may mention the tags before it answers.
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*)</answer>", re.DOTALL)
 _LABELLED = re.compile(r"\banswer:", re.IGNORECASE)
 
 
-def ask(question: str, instruction: str = "") -> str:
-    """Return the prompt text of a question, with a place for the answer."""
+def ask(question: str, examples: Sequence[tuple[str, str]] = (), instruction: str = "") -> str:
+    """Return the prompt text of a question, after worked examples (question, answer) in the same layout."""
     head = f"{instruction.strip()}\n\n" if instruction.strip() else ""
-    return f"{head}Question: {question.strip()}\nAnswer:"
-
-
-def ask_with_examples(question: str, examples: list[tuple[str, str]], instruction: str = "") -> str:
-    """Return the prompt text of a question after worked examples (question, answer) in the same layout."""
     shown = "".join(f"Question: {asked.strip()}\nAnswer: {answer.strip()}\n\n" for asked, answer in examples)
-    head = f"{instruction.strip()}\n\n" if instruction.strip() else ""
     return f"{head}{shown}Question: {question.strip()}\nAnswer:"
 
 

@@ -8,27 +8,42 @@ do not evaluate the answer (docs/decisions/verifier-fences.md); all of them run 
 import contextlib
 import hashlib
 import io
+import threading
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import fields
 from functools import cache
 from typing import Any
 
 from shoal.protocol.errors import UsageError
 from shoal.trainer.tasks import gym_scorers
-from shoal.trainer.tasks.answers import ask, ask_with_examples, final_answer, first_answer
+from shoal.trainer.tasks.answers import ask, final_answer, first_answer
 from shoal.trainer.tasks.base import Prompt
 
 OWN_KEYS = ("shots", "shot_seed", "instruction", "partial", "max_tokens", "max_chars")
+_UNSTABLE = "its items differ between processes (they follow the order of a set), so that no peer could rebuild them"
 REFUSED = {
+    "codeio": "it runs the programs of its data set in the training process to make an item",
     "composite": "it mixes other generators: name them as tasks of their own, with weights",
+    "intermediate_integration": _UNSTABLE,
+    "isomorphic_strings": _UNSTABLE,
+    "knight_swap": _UNSTABLE,
+    "list_functions": _UNSTABLE,
+    "polynomial_multiplication": _UNSTABLE,
+    "ransom_note": _UNSTABLE,
+    "word_ladder": _UNSTABLE,
 }
 # These precompute all items of a seed when they are made, so each item gets a dataset of its own.
-SEEDED_WHEN_MADE = frozenset({"acre", "gsm_symbolic", "list_functions"})
+SEEDED_WHEN_MADE = frozenset({"acre", "gsm_symbolic"})
+
+PRINTING = frozenset({"bf"})  # what it compiles, to standard output
 
 # Some generators seed numpy, which takes 32 bits: seeds and indices are folded so that their sum fits, and the worked
 # examples come from the top of that range, which no drawn prompt reaches.
 SEEDS, INDICES = 2**31, 2**30
 SHOT_BASE, SHOT_SEEDS, MAX_SHOTS = 0xF000_0000, 2**20, 16
+# What the library's scorers raise at an answer of the wrong form, which is a wrong answer.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 FULL_SCORE = 1.0 - 1e-9  # float noise only: .99 would let "nearly right" of a graded scorer through
 
 
@@ -59,23 +74,23 @@ class GymTask:
         config = dict(config or {})
         self.generator = generator
         self.name = f"rg/{generator}"
-        self.shots = _whole(self.name, config, "shots", 0, MAX_SHOTS)
-        self.shot_seed = _whole(self.name, config, "shot_seed", 0, 2**63)
-        self.max_tokens = _whole(self.name, config, "max_tokens", 256, 2**20)
-        self.max_chars = _whole(self.name, config, "max_chars", 16_384, 65_536)
-        self.instruction = str(config.pop("instruction", ""))
-        self.partial = bool(config.pop("partial", False))
+        self.shots = _whole(self.name, config, "shots", (0, 0, MAX_SHOTS))
+        self.shot_seed = _whole(self.name, config, "shot_seed", (0, 0, SHOT_SEEDS - 1))
+        self.max_tokens = _whole(self.name, config, "max_tokens", (1, 256, 2**20))
+        self.max_chars = _whole(self.name, config, "max_chars", (1, 16_384, 65_536))
+        self.instruction: str = _typed(self.name, config, "instruction", "")
+        self.partial: bool = _typed(self.name, config, "partial", False)
         # scorers that parse with sympy or execute code get a fresh process for each completion
         self.isolate = generator in gym_scorers.EVALUATORS
         self._settings = config
         self._dataset = self._make(seed=0)
-        self._examples: list[tuple[str, str]] | None = None
+        self._lock = threading.Lock()  # an item is drawn by re-seeding the one object
+        self.examples = self._draw_examples()
 
     def prompt(self, seed: int, index: int) -> Prompt:
         """Return item `index` of seed `seed`; for seeds below 2^31 and indices below 2^30 the library's own one."""
         entry = self._item(seed % SEEDS, index % INDICES)
-        question = entry["question"]
-        text = ask_with_examples(question, self.examples(), self.instruction) if self.shots else self._ask(question)
+        text = ask(entry["question"], self.examples, self.instruction)
         return Prompt(self.name, seed, index, text, reference(entry), entry)
 
     def grade(self, prompt: Prompt, completion: str) -> float:
@@ -86,37 +101,40 @@ class GymTask:
             answer = final_answer(completion)
         if not answer:
             return 0.0
-        scorer = gym_scorers.OWN.get(self.generator)
-        if scorer is not None:
-            score = float(scorer(answer, prompt.entry, self._dataset))
-        else:
-            score = float(self._dataset.score_answer(answer=answer, entry=prompt.entry))
+        if prompt.answer is not None and answer == prompt.answer.strip():
+            answer = prompt.answer  # a reference may begin or end with white space, which the cut removed
+        score = self._score(answer, deepcopy(dict(prompt.entry)))  # some scorers write into the entry
         return score if self.partial else float(score >= FULL_SCORE)
+
+    def _score(self, answer: str, entry: dict[str, Any]) -> float:
+        scorer = gym_scorers.OWN.get(self.generator)
+        try:
+            if scorer is not None:
+                return float(scorer(answer, entry, self._dataset))
+            return float(self._dataset.score_answer(answer=answer, entry=entry))
+        except UNREADABLE:
+            return 0.0
 
     def warm_up(self) -> None:
         """Grade one reference answer, so that a worker's first real item does not pay for imports."""
         prompt = self.prompt(0, 0)
         self.grade(prompt, prompt.answer or "")
 
-    def examples(self) -> list[tuple[str, str]]:
+    def _draw_examples(self) -> list[tuple[str, str]]:
         """Return the worked examples (question, answer), which no drawn prompt can name."""
-        if self._examples is None:
-            base = SHOT_BASE + self.shot_seed % SHOT_SEEDS * MAX_SHOTS
-            entries = [self._item(base, index) for index in range(self.shots)]
-            self._examples = [(entry["question"], reference(entry) or "") for entry in entries]
-        return self._examples
-
-    def _ask(self, question: str) -> str:
-        return ask(question, self.instruction)
+        entries = [self._item(SHOT_BASE + self.shot_seed * MAX_SHOTS, index) for index in range(self.shots)]
+        examples = [(entry["question"], reference(entry) or "") for entry in entries]
+        if not all(answer for _, answer in examples):
+            raise UsageError(f"task {self.name}: has no reference answers to show as worked examples; set shots = 0")
+        return examples
 
     def _item(self, seed: int, index: int) -> dict[str, Any]:
-        dataset, position = self._dataset, index
         if self.generator in SEEDED_WHEN_MADE:
-            dataset, position = self._make(_mixed(seed, index)), 0
-        else:
-            dataset.seed = dataset.config.seed = seed
-        with contextlib.redirect_stdout(io.StringIO()):  # bf prints what it compiles
-            return dataset[position]
+            return self._make(_mixed(seed, index))[0]
+        printed = contextlib.redirect_stdout(io.StringIO()) if self.generator in PRINTING else contextlib.nullcontext()
+        with self._lock, printed:
+            self._dataset.seed = self._dataset.config.seed = seed
+            return self._dataset[index]
 
     def _make(self, seed: int) -> Any:
         library = _library()
@@ -153,8 +171,16 @@ def _mixed(seed: int, index: int) -> int:
     return int.from_bytes(digest[:8], "big") % SHOT_BASE
 
 
-def _whole(name: str, config: dict[str, Any], key: str, default: int, most: int) -> int:
+def _whole(name: str, config: dict[str, Any], key: str, bounds: tuple[int, int, int]) -> int:
+    least, default, most = bounds
+    value = _typed(name, config, key, default)
+    if not least <= value <= most:
+        raise UsageError(f"task {name}: {key} must be from {least} to {most}, got {value}")
+    return value
+
+
+def _typed(name: str, config: dict[str, Any], key: str, default: Any) -> Any:
     value = config.pop(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise UsageError(f"task {name}: {key} must be a whole number from 0 to {most}, got {value!r}")
+    if type(value) is not type(default):
+        raise UsageError(f"task {name}: {key} must be like {default!r}, got {value!r}")
     return value

@@ -80,8 +80,7 @@ def _factor(tokens: list[str]) -> tuple[Fraction, list[str]]:
 
 def _puzzle24(answer: str, entry: Mapping[str, Any], _dataset: Any) -> float:
     """The library takes any four numbers in range and truncates, so that `6*4*1*1` would solve every puzzle."""
-    given = re.findall(r"\d+", entry["question"].rpartition("make 24:")[2] or entry["question"])
-    return _formula_hits(answer, [int(number) for number in given[:4]], Fraction(24))
+    return _formula_hits(answer, list(entry["metadata"]["numbers"]), Fraction(24))
 
 
 def _countdown(answer: str, entry: Mapping[str, Any], _dataset: Any) -> float:
@@ -126,12 +125,35 @@ def _integral(answer: str, entry: Mapping[str, Any], dataset: Any) -> float:
 
 def _sorted_numbers(answer: str, entry: Mapping[str, Any], dataset: Any) -> float:
     """The library accepts NaN in every place, since no comparison with it fails."""
-    try:
-        values = json.loads(answer.replace("'", '"'))
-        finite = isinstance(values, list) and all(math.isfinite(float(value)) for value in values)
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return 0.0
+    values = json.loads(answer.replace("'", '"'))
+    finite = isinstance(values, list) and all(math.isfinite(float(value)) for value in values)
     return float(dataset.score_answer(answer=answer, entry=entry)) if finite else 0.0
+
+
+def _complex(answer: str, entry: Mapping[str, Any], dataset: Any) -> float:
+    """The library takes the least of 1 and a distance, which for NaN is 1."""
+    unreal = re.search("nan|inf", answer, re.IGNORECASE)
+    return 0.0 if unreal else float(dataset.score_answer(answer=answer, entry=entry))
+
+
+def _true_or_false(answer: str, entry: Mapping[str, Any], _dataset: Any) -> float:
+    """The library compares the truth values of two texts: any text equals any other."""
+    return float(answer.casefold() == str(entry["answer"]).casefold())
+
+
+_PROBABILITY = re.compile(r"(\d{1,12}(?:\.\d{1,12})?(?:e-\d{1,2})?)(?:\s*/\s*(\d{1,12}))?")
+
+
+def _probability(answer: str, entry: Mapping[str, Any], _dataset: Any) -> float:
+    """The library counts matching leading digits of the shorter number, so that `0` would answer everything.
+
+    Its tolerance of 1e-4 stays, but at most a hundredth of the value: `0` must not stand for a small one either.
+    """
+    match = _PROBABILITY.fullmatch(answer)
+    if match is None or (match[2] and not int(match[2])):
+        return 0.0
+    given, expected = Fraction(match[1]) / int(match[2] or 1), Fraction(entry["answer"])
+    return float(abs(given - expected) <= min(Fraction(1, 10_000), expected / 100))
 
 
 OWN: dict[str, Scorer] = {
@@ -142,9 +164,11 @@ OWN: dict[str, Scorer] = {
     "puzzle24": _puzzle24,  # sympy's parse_expr, which is eval
     "countdown": _countdown,  # the same
     "simple_integration": _integral,  # the same, then simplify()
-    "intermediate_integration": _integral,  # the same
     "number_sorting": _sorted_numbers,
+    "complex_arithmetic": _complex,
+    "game_of_life_halting": _true_or_false,
+    "coin_flip": _probability,
 }
 
-EVALUATORS = frozenset({"simple_integration", "intermediate_integration"})
+EVALUATORS = frozenset({"simple_integration"})
 """Generators whose scoring still hands (fenced) text to an evaluator: each completion gets a fresh process."""

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import random
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shoal.protocol.errors import EnvironmentFault, UsageError
-from shoal.trainer.tasks.answers import ask, ask_with_examples, final_answer, first_answer
+from shoal.trainer.tasks.answers import ask, final_answer, first_answer
 from shoal.trainer.tasks.base import Prompt, Unscorable
 
 KEYS = {
@@ -23,6 +24,8 @@ KEYS = {
     "max_tokens": 512,
     "max_chars": 16_384,
 }
+_MARKS = ("$", "\\(", "\\[", "\\boxed")  # a text with one of these says itself where its formula is
+_WORD = re.compile(r"(?<!\\)\b[^\W\d_]{3,}")  # two letters may be a product, and a backslash makes a command
 LARGEST_FILE = 256 * 2**20
 LONGEST_ANSWER = 400  # characters of the answer proper: what math-verify's patterns and parser take in bounded time
 
@@ -68,11 +71,7 @@ class JsonlTask:
     def prompt(self, seed: int, index: int) -> Prompt:
         """Return question `index` (modulo their number) of the order that `seed` shuffles."""
         asked, answer = self._lines[self._order(seed)[index % len(self._lines)]]
-        if self._examples:
-            text = ask_with_examples(asked, self._examples, self._instruction)
-        else:
-            text = ask(asked, self._instruction)
-        return Prompt(self.name, seed, index, text, answer)
+        return Prompt(self.name, seed, index, ask(asked, self._examples, self._instruction), answer)
 
     def grade(self, prompt: Prompt, completion: str) -> float:
         """Return 1.0 when math-verify holds the answer equal to the reference, else 0.0.
@@ -80,7 +79,7 @@ class JsonlTask:
         Raises Unscorable "no_gold" for a reference that it cannot parse and "too_long" for an answer above
         400 characters. It has no time limit of its own here: the worker's rules.
         """
-        answer = first_answer(completion, multiline=False) if self._examples else final_answer(completion)
+        answer = first_answer(completion, multiline=False) if self._examples else stated_answer(completion)
         if not answer:
             return 0.0
         if len(answer) > LONGEST_ANSWER:
@@ -98,6 +97,19 @@ class JsonlTask:
         return order
 
 
+def stated_answer(completion: str) -> str:
+    """Return what math-verify should read: the final answer's \\boxed part, else its first line, else the last line.
+
+    The first line is taken after a label or inside tags, the last line of a text that has neither.
+    """
+    answer = final_answer(completion)
+    boxed = answer.rfind("\\boxed")
+    if boxed >= 0:
+        return answer[boxed:].partition("\n")[0]
+    lines = [line.strip() for line in answer.split("\n") if line.strip()] or [""]
+    return lines[-1] if answer == completion.strip() else lines[0]
+
+
 def equal_answers(gold: str, answer: str) -> bool:
     """Return whether two answers are equal to math-verify, the first being the reference (it is not symmetric).
 
@@ -107,7 +119,7 @@ def equal_answers(gold: str, answer: str) -> bool:
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     targets = [LatexExtractionConfig(), ExprExtractionConfig()]
-    expected = parse(_delimited(gold), targets, fallback_mode="no_fallback", parsing_timeout=None)
+    expected = [] if _is_prose(gold) else parse(_delimited(gold), targets, "no_fallback", parsing_timeout=None)
     if not expected:
         raise Unscorable("no_gold", f"math-verify cannot parse the reference answer {gold[:60]!r}")
     got = parse(answer, targets, fallback_mode="no_fallback", parsing_timeout=None)
@@ -116,9 +128,14 @@ def equal_answers(gold: str, answer: str) -> bool:
     return bool(got) and verify(expected, got, timeout_seconds=None)
 
 
+def _is_prose(text: str) -> bool:
+    """Return whether a text without delimiters has words: as a formula, "blue" is b*l*u*e, and so equal to "lube"."""
+    return not any(mark in text for mark in _MARKS) and _WORD.search(text) is not None
+
+
 def _delimited(text: str) -> str:
     """Return a bare formula as LaTeX mathematics: math-verify looks for formulas between delimiters only."""
-    return text if "$" in text or "\\(" in text or "\\[" in text or "\\boxed" in text else f"${text}$"
+    return text if any(mark in text for mark in _MARKS) else f"${text}$"
 
 
 def _read(name: str, path: Path, pinned: str, keys: tuple[str, str]) -> list[tuple[str, str]]:

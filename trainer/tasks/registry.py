@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from shoal.protocol.errors import UsageError
 from shoal.trainer.tasks.base import Prompt, Task
-from shoal.trainer.tasks.gym import GymTask, gym_names
+from shoal.trainer.tasks.gym import REFUSED, GymTask, gym_names
 from shoal.trainer.tasks.jsonl import JsonlTask
 from shoal.trainer.tasks.strings import KINDS, StringTask
 
@@ -72,9 +72,12 @@ def _make_strings(name: str, config: Mapping[str, Any]) -> Task:
 
 
 def _make_gym(name: str, config: Mapping[str, Any]) -> Task:
-    if name.removeprefix("rg/") not in gym_names():
+    generator = name.removeprefix("rg/")
+    if generator in REFUSED:
+        raise UsageError(f"task {name} cannot be used: {REFUSED[generator]}")
+    if generator not in gym_names():
         raise _unknown(name)
-    return GymTask(name.removeprefix("rg/"), config)
+    return GymTask(generator, config)
 
 
 FAMILIES: dict[str, Callable[[str, Mapping[str, Any]], Task]] = {

@@ -1,0 +1,160 @@
+"""A plug-in task whose scorer does what its completion says: the fence must hold whatever that is."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from shoal.trainer.tasks.base import Prompt, Unscorable
+
+
+def _loop() -> float:
+    while True:
+        pass
+
+
+def _loop_in_c() -> float:
+    return float(len(str(pow(7, 10**9, 10**300_000))))  # one C call that no Python signal can interrupt
+
+
+def _loop_without_timer() -> float:
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, signal.SIG_IGN)
+    return _loop()
+
+
+def _loop_ignoring_everything() -> float:
+    signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+    return _loop_without_timer()
+
+
+def _wait() -> float:
+    time.sleep(3600)
+    return 1.0
+
+
+def _wait_a_little() -> float:
+    time.sleep(0.6)  # longer than the CPU limit of the test: waiting must cost nothing
+    return 1.0
+
+
+def _gobble() -> float:
+    hoard = []
+    while True:
+        hoard.append(bytearray(2**24))
+
+
+def _recurse() -> float:
+    return _recurse()
+
+
+def _fork() -> float:
+    if os.fork() == 0:
+        os._exit(0)
+    return 1.0
+
+
+def _thread() -> float:
+    threading.Thread(target=print).start()
+    return 1.0
+
+
+def _swallow() -> float:
+    try:
+        socket.create_connection(("127.0.0.1", 9))
+    except BaseException:  # noqa: BLE001 - a scorer that hides what happened
+        return 1.0
+    return 1.0
+
+
+def _flood() -> float:
+    os.write(1, b"x" * 2**20)  # neither may reach the trainer, nor block
+    os.write(2, b"x" * 2**20)
+    sys.stdout.write("y" * 2**20)
+    return 1.0
+
+
+def _poison_the_next() -> float:
+    Hostile.grade = lambda *_: 1.0  # type: ignore[method-assign]
+    return 1.0
+
+
+def _load_a_module() -> float:
+    import colorsys  # not loaded before: late imports must work
+
+    return colorsys.rgb_to_hsv(1, 1, 1)[2]
+
+
+def _raise() -> float:
+    raise RuntimeError("a bug of the scorer")
+
+
+def _give_up() -> float:
+    raise Unscorable("no_gold")
+
+
+ACTS: dict[str, Callable[[], Any]] = {
+    "right": lambda: 1.0,
+    "wrong": lambda: 0.0,
+    "loop": _loop,
+    "loop in C": _loop_in_c,
+    "loop without timer": _loop_without_timer,
+    "loop ignoring everything": _loop_ignoring_everything,
+    "wait": _wait,
+    "wait a little": _wait_a_little,
+    "allocate": lambda: len(bytearray(2**36)),
+    "gobble": _gobble,
+    "recurse": _recurse,
+    "socket": lambda: socket.socket(),
+    "swallow": _swallow,
+    "write": lambda: Path(f"/tmp/shoal-escape-{os.getuid()}").write_text("escaped"),
+    "read": lambda: Path("/etc/passwd").read_text(),
+    "remove": lambda: os.remove("/tmp/shoal-no-such-file"),
+    "system": lambda: os.system("true"),
+    "popen": lambda: subprocess.run(["/bin/true"], check=False),
+    "exec": lambda: os.execv("/bin/true", ["true"]),
+    "fork": _fork,
+    "kill the worker": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "lift the memory limit": lambda: __import__("resource").setrlimit(9, (-1, -1)),
+    "dlopen": lambda: __import__("ctypes").CDLL("libc.so.6"),
+    "thread": _thread,
+    "leave": lambda: os._exit(0),
+    "leave politely": lambda: sys.exit(0),
+    "raise": _raise,
+    "abort": lambda: os.abort(),
+    "give up": _give_up,
+    "nan": lambda: float("nan"),
+    "two": lambda: 2.0,
+    "text": lambda: "1.0 of it",
+    "flood": _flood,
+    "poison the next": _poison_the_next,
+    "has torch": lambda: float("torch" in sys.modules),
+    "load a module": _load_a_module,
+    "show secrets": lambda: float("SHOAL_TEST_SECRET" in os.environ),
+}
+
+
+class Hostile:
+    """Does ACTS[completion], and scores what that returns."""
+
+    inline = False
+    max_tokens = 8
+    max_chars = 64
+
+    def __init__(self, name: str, config: Mapping[str, Any]) -> None:
+        self.name = name
+        self.isolate = bool(config.get("isolate", True))
+
+    def prompt(self, seed: int, index: int) -> Prompt:
+        """Return the same question for all names."""
+        return Prompt(self.name, seed, index, "What now?", "right")
+
+    def grade(self, prompt: Prompt, completion: str) -> float:
+        """Return whatever the act gives."""
+        return ACTS[completion]()

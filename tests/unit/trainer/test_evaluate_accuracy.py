@@ -1,0 +1,41 @@
+"""Wilson intervals against published values, and what counts as right."""
+
+import pytest
+
+from shoal.trainer.evaluate import accuracy, wilson
+from shoal.trainer.verify import Score
+
+
+def test_wilson_against_values_worked_out_by_hand() -> None:
+    # 8 of 10: centre (.8 + .192073) / 1.384146 = .716740, half width .226578
+    low, high = wilson(8, 10)
+    assert (low, high) == pytest.approx((0.490162, 0.943318), abs=1e-6)
+
+
+def test_wilson_with_z_one() -> None:
+    # z = 1, half of 4: centre .5, half = sqrt(.25/4 + 1/64) / 1.25 = .2236068
+    assert wilson(2, 4, z=1.0) == pytest.approx((0.5 - 0.2236068, 0.5 + 0.2236068), abs=1e-7)
+
+
+def test_wilson_has_a_width_at_the_ends() -> None:
+    low, high = wilson(0, 300)
+    assert low == 0.0
+    assert 0.01 < high < 0.013  # "0 of 300 supports only <= about 1 %"
+    assert wilson(300, 300)[1] == 1.0
+
+
+@pytest.mark.parametrize(("hits", "items"), [(1, 0), (-1, 4), (5, 4)])
+def test_no_share(hits: int, items: int) -> None:
+    with pytest.raises(ValueError, match="no share"):
+        wilson(hits, items)
+
+
+def test_unscorable_answers_are_counted_apart() -> None:
+    result = accuracy([Score(1.0), Score(0.0), Score(None, "cpu_time"), Score(None, "cpu_time")])
+    assert (result.mean, result.items, result.unscorable) == (0.25, 4, {"cpu_time": 2})
+    assert result.low < 0.25 < result.high
+
+
+def test_accuracy_of_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no share"):
+        accuracy([])
