@@ -21,7 +21,7 @@ from typing import Any
 
 from shoal.defenses.bounded import BoundedMap
 from shoal.defenses.config import DefenseConfig
-from shoal.defenses.sketch import similarity, sketch
+from shoal.defenses.sketch import alike, hashes, sketch
 from shoal.defenses.verdict import ACCEPTED, Counters, Verdict, reject
 
 OWN = b""  # the holder of this node's own texts
@@ -109,10 +109,11 @@ class DuplicateMemory:
         exact = prompt.texts.get(digest)
         if exact is not None and exact.key != key:
             return digest
+        own = set(hashes(drawn))
         near = [
             (held.order, other)
             for other, held in prompt.texts.items()
-            if held.key != key and similarity(held.sketch, drawn) >= self._config.copy_similarity
+            if held.key != key and alike(own, held.sketch, self._config.copy_similarity)
         ]
         return min(near)[1] if near else None
 

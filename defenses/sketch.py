@@ -4,9 +4,9 @@ Bottom-k MinHash (Broder 1997): the k smallest hashes of all passages of five ch
 who wants to evade it can; but rewriting every passage of a text is more work than sampling one.
 """
 
-import heapq
 import zlib
 from array import array
+from collections.abc import Iterable
 
 SHINGLE = 5  # characters of one passage
 SIZE = 64  # hashes kept: a standard error of .06 at most
@@ -17,11 +17,26 @@ def sketch(text: str) -> bytes:
     """Return the sorted smallest hashes of the text's passages, 4 bytes each."""
     data = text.encode("utf-8", errors="surrogatepass")[:LONGEST]
     passages = {zlib.crc32(data[start : start + SHINGLE]) for start in range(max(1, len(data) - SHINGLE + 1))}
-    return array("I", heapq.nsmallest(SIZE, passages)).tobytes()
+    return array("I", sorted(passages)[:SIZE]).tobytes()
+
+
+def hashes(drawn: bytes) -> Iterable[int]:
+    """Return the numbers of a sketch."""
+    return memoryview(drawn).cast("I")
 
 
 def similarity(first: bytes, second: bytes) -> float:
     """Return the estimated Jaccard similarity, in [0, 1], of the texts behind two sketches."""
-    left, right = set(memoryview(first).cast("I")), set(memoryview(second).cast("I"))
-    smallest = heapq.nsmallest(SIZE, left | right)
-    return sum(value in left and value in right for value in smallest) / len(smallest)
+    left, right = set(hashes(first)), set(hashes(second))
+    smallest = sorted(left | right)[:SIZE]
+    common = left & right
+    return sum(value in common for value in smallest) / len(smallest)
+
+
+def alike(first: set[int], second: bytes, threshold: float) -> bool:
+    """Whether two sketches, the first one as a set, are at least so similar; nearly all pairs are told by a count."""
+    common = len(first.intersection(hashes(second)))
+    union = len(first) + len(second) // 4 - common
+    if common < threshold * min(SIZE, union):
+        return False
+    return similarity(array("I", sorted(first)).tobytes(), second) >= threshold

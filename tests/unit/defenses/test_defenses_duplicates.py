@@ -8,7 +8,7 @@ import pytest
 
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.duplicates import OWN, DuplicateMemory, Publication, normalise, order_bits
-from shoal.defenses.sketch import similarity, sketch
+from shoal.defenses.sketch import alike, hashes, similarity, sketch
 from shoal.defenses.verdict import Counters
 
 LONG = "the sum of thirteen and twenty-five is thirty-eight, so the answer is 38"
@@ -202,3 +202,20 @@ def test_similarity_estimates_the_share_of_common_passages():
     assert similarity(sketch("one"), sketch("two")) == 0.0
     assert len(sketch("x" * 100_000)) <= 256
     assert similarity(sketch(""), sketch("")) == 1.0
+
+
+def test_the_short_way_to_compare_sketches_gives_the_same_answer():
+    rng = random.Random(4)
+    texts = ["", "ab", "abcdefgh"]
+    for length in (20, 60, 200):
+        text = "".join(rng.choices("abcdefgh ", k=length))
+        texts += [text, text[:-1], text + "x", text[: length // 2] + text, text[10:]]
+    near = 0
+    for first in texts:
+        for second in texts:
+            one, other = sketch(first), sketch(second)
+            for threshold in (0.5, 0.9):
+                expected = similarity(one, other) >= threshold
+                assert alike(set(hashes(one)), other, threshold) == expected
+                near += expected and first != second
+    assert near > 10
