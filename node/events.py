@@ -86,11 +86,16 @@ def split_counts(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
         layer, _, reason = name.partition("/")
         if name == "screen/accepted":
             verdicts["accept"] = count
-        elif layer in LAYERS and reason not in BOOKKEEPING and not reason.startswith("evicted"):
+        elif layer in LAYERS and not _is_bookkeeping(reason):
             verdicts[name] = count
         else:
             rest[name] = count
     return {"verdicts": verdicts, "counts": rest}
+
+
+def _is_bookkeeping(reason: str) -> bool:
+    """Return True for counts that refuse nothing: notes, evictions, and pointers that grew too old in the pool."""
+    return reason in BOOKKEEPING or reason.startswith("evicted") or reason.endswith("_pooled")
 
 
 def histogram(values: Iterable[int]) -> dict[str, int]:

@@ -32,8 +32,17 @@ class Records:
         self.file.write(json.dumps(event, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n")
         self.file.flush()
 
+    def sync(self) -> None:
+        """Wait until the disk has everything."""
+        os.fsync(self.file.fileno())
+
     def truncate(self, position: int) -> None:
-        """Drop everything after `position`: what was written after the checkpoint is made again."""
+        """Drop everything after `position`: what was written after the checkpoint is made again.
+
+        Raises `EnvironmentFault` when the file is shorter than that.
+        """
+        if self.path.stat().st_size < position:
+            raise EnvironmentFault(f"{self.path} is shorter than at the last checkpoint: begin again with --force")
         self.file.truncate(position)
         self.file.seek(position)
 
@@ -58,6 +67,11 @@ class RunFolder:
     def positions(self) -> list[int]:
         """Return how far the two records have come."""
         return [self.metrics.position, self.timings.position]
+
+    def sync(self) -> None:
+        """Wait until the disk has both records."""
+        self.metrics.sync()
+        self.timings.sync()
 
     def rewind(self, positions: Iterable[int]) -> None:
         """Drop what was recorded after `positions`."""

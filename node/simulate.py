@@ -23,7 +23,7 @@ from shoal.node.summary import lines, summarise
 from shoal.node.swarm import Swarm, VirtualNow
 from shoal.node.table import LiveTable
 from shoal.protocol.identity import short
-from shoal.trainer.checkpoint import Checkpoint, load_latest, save
+from shoal.trainer.checkpoint import Saved, load_latest, save
 from shoal.trainer.export import export_hf
 from shoal.trainer.model import Policy, load_policy, set_threads
 from shoal.trainer.tasks.registry import TaskRegistry
@@ -80,7 +80,7 @@ class Simulation:
         settings = {"version": version("shoal-node"), "config": self.config.plain()}
         return {"event": "run"} | settings | {"arms": arms, "nodes": nodes}
 
-    def _run_arm(self, arm: Arm, saved: Checkpoint | None) -> None:
+    def _run_arm(self, arm: Arm, saved: Saved | None) -> None:
         """Run one arm in stretches of `checkpoint_every` rounds, from its beginning or from a checkpoint."""
         self.arm = arm
         self.now.rested = 0.0
@@ -109,7 +109,7 @@ class Simulation:
         for number in honest:
             self._evaluate(number, self.config.swarm.rounds)
             policy = self.swarm.nodes[number].organs.trainer.policy
-            export_hf(policy, self.folder.path / "models" / self.arm / f"node-{number}")
+            export_hf(policy, self.folder.path / "models" / self.arm / f"node-{number}", replace=True)
         self._record({"event": "end", "rounds": self.config.swarm.rounds, "complete": True})
 
     def stopped(self) -> None:
@@ -121,7 +121,9 @@ class Simulation:
         tensors, swarm = self.swarm.state()
         due = {str(number): round for number, round in self.due.items()}
         state = {"arm": self.arm, "done": done, "due": due, "positions": self.folder.positions(), "swarm": swarm}
-        save(self.folder.checkpoints, tensors, state, keep=KEPT_CHECKPOINTS)
+        self.folder.sync()  # a checkpoint never points beyond what is on the disk
+        step = self.config.run.arms.index(self.arm) * self.config.swarm.rounds + done
+        save(self.folder.checkpoints, step, tensors, state, keep=KEPT_CHECKPOINTS)
 
     def _policy(self, number: int) -> Policy:
         """Return the policy that a node begins with, equal in every arm."""

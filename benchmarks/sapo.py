@@ -1,0 +1,185 @@
+"""Swarm sampling against training alone: splits of own and peers' rollouts, rules for peers' rows, and regimes.
+
+    python benchmarks/sapo.py                  # everything that is missing, with two workers
+    python benchmarks/sapo.py --budget 600     # stop beginning new cells after ten minutes
+    python benchmarks/sapo.py --render         # only write docs/results/sapo.md from the cells there are
+
+A cell is one simulation, kept as one JSON file: so the benchmark can be stopped at any time and goes on where it was.
+Cells that were not run are shown empty.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from cyclopts import App
+
+from shoal.node.config import Arm, Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions
+
+SEEDS = (0, 1, 2)
+SPLITS = ((8, 0), (6, 2), (4, 4), (2, 6))
+RULES = ("all", "positive", "likely")
+ROUNDS = 200
+
+app = App(help=__doc__, result_action="return_value")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation: a regime, a split, a rule for peers' rows, a way of mixing, an arm and a seed."""
+
+    regime: str
+    local: int
+    external: int
+    rule: str
+    mix: str
+    arm: Arm
+    seed: int
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict, hash=False)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the cell's file."""
+        return f"{self.regime}-{self.arm}-{self.local}-{self.external}-{self.rule}-{self.mix}-{self.seed}"
+
+    def config(self, out: Path) -> SimulateConfig:
+        """Return the simulation's settings."""
+        told = self.settings
+        mixing = Mixing(local=self.local, external=self.external, peer_rows=self.rule, mix=self.mix)
+        run = RunOptions(out=out, arms=(self.arm,), eval_every=20, eval_items=256, checkpoint_every=ROUNDS)
+        return SimulateConfig(
+            mixing=replace(mixing, **told.get("mixing", {})),
+            learning=Learning(**told.get("learning", {})),
+            swarm=replace(SwarmOptions(rounds=ROUNDS, seed=self.seed), **told.get("swarm", {})),
+            links=Links(**told.get("links", {})),
+            run=run,
+        )
+
+
+REGIMES: dict[str, dict[str, dict[str, Any]]] = {
+    "default": {},
+    "sparse": {"swarm": {"other_skill": 0.005}},
+    "alike": {"swarm": {"own_skill": 0.05, "other_skill": 0.05}},
+    "alike-sparse": {"swarm": {"own_skill": 0.02, "other_skill": 0.02}},
+    "unequal": {"swarm": {"own_skill": 0.8, "other_skill": 0.0}},
+    "eight-nodes": {"swarm": {"nodes": 8}},
+    "lr-6e-4": {"learning": {"lr": 6e-4}},
+    "lr-1e-3": {"learning": {"lr": 1e-3}},
+    "lr-1e-4": {"learning": {"lr": 1e-4}},
+    "synchronous": {"links": {"speed_spread": 0.0, "wait_fraction": 0.5}, "swarm": {"max_age_rounds": 0}},
+    "stale": {"links": {"speed_spread": 1.2}, "swarm": {"max_age_rounds": 12, "max_lag": 12}},
+    "lossy": {"links": {"loss": 0.5, "delay": 20.0}},
+}
+"""What each regime changes against the defaults."""
+LACKING = "lacking"
+
+
+def core_cells() -> Iterator[Cell]:
+    """Yield the table of the paper: splits x rules x seeds, with both controls."""
+    for seed in SEEDS:
+        yield Cell("default", 8, 0, "none", "whole", "isolated", seed)
+        yield Cell("default", 8, 0, "none", "whole", "isolated_total", seed)
+        for local, external in SPLITS[1:]:
+            for rule in RULES:
+                yield Cell("default", local, external, rule, "whole", "swarm", seed)
+
+
+def regime_cells() -> Iterator[Cell]:
+    """Yield 8/0 and 4/4 in every other regime, and the other ways of mixing in the default one."""
+    for seed in SEEDS[:2]:
+        for rule in RULES:
+            yield Cell("default", 4, 4, rule, "joined", "swarm", seed)
+        for regime, settings in REGIMES.items():
+            if regime == "default":
+                continue
+            yield Cell(regime, 8, 0, "none", "whole", "isolated", seed, settings)
+            for rule in ("all", "positive"):
+                yield Cell(regime, 4, 4, rule, "whole", "swarm", seed, settings)
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Run one cell in this process and return its figures: means over nodes."""
+    from shoal.node.plan import make_plan
+    from shoal.node.runfolder import new_run
+    from shoal.node.simulate import Simulation
+    from shoal.node.summary import summarise
+    from shoal.trainer.tasks.registry import TaskRegistry
+    from shoal.trainer.verify import Grader
+
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        config = cell.config(Path(scratch) / "run")
+        if cell.rule == "none":
+            config = replace(config, mixing=replace(config.mixing, peer_rows="all"))
+        folder = new_run(config)
+        with Grader(TaskRegistry(make_plan(config).specs)) as grader:
+            Simulation(config, folder, grader, lambda _: None).run()
+        folder.close()
+        [arm] = summarise(folder.path).arms
+        return {
+            "cell": {key: value for key, value in asdict(cell).items() if key != "settings"},
+            "seconds": time.perf_counter() - began,
+            "cumulative_reward": arm.cumulative_reward,
+            "reward": [[round_, value] for round_, value in arm.reward],
+            "accuracy": [[round_, value] for round_, value in arm.accuracy],
+            "ages": {str(age): count for age, count in sorted(arm.intake.ages.items())},
+            "accepted": arm.intake.accepted,
+            "refused": arm.intake.refused,
+            "shortfall": arm.intake.shortfall,
+            "tokens": arm.cost.tokens,
+        }
+
+
+@app.default
+def main(
+    *, out: Path = Path("runs/sapo"), budget: float = float("inf"), workers: int = 2, render: bool = False
+) -> None:
+    """Run the cells that are missing, then write the results.
+
+    Parameters
+    ----------
+    out
+        Folder of the cells.
+    budget
+        Seconds after which no further cell is begun.
+    workers
+        Cells that run at the same time, one core each.
+    render
+        Run nothing.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    cells = [*core_cells(), *regime_cells()]
+    missing = [cell for cell in cells if not (out / f"{cell.name}.json").exists()]
+    deadline = time.monotonic() + (0 if render else budget)
+    # Each worker is a new program: a fork of a process with tensors and threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running: dict[Future[dict[str, Any]], Cell] = {}
+        while running or (missing and time.monotonic() < deadline):
+            while missing and len(running) < workers and time.monotonic() < deadline:
+                cell = missing.pop(0)
+                running[pool.submit(run_cell, cell)] = cell
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                cell, result = running.pop(future), future.result()
+                part = out / f".{cell.name}.part"
+                part.write_text(json.dumps(result) + "\n")
+                part.rename(out / f"{cell.name}.json")
+                reward, seconds = result["cumulative_reward"], result["seconds"]
+                print(f"{cell.name}: {reward:.1f} in {seconds:.0f} s, {len(missing)} to begin", flush=True)
+    from sapo_results import write_results
+
+    print(f"results: {write_results(out, cells)}")
+
+
+if __name__ == "__main__":
+    sys.exit(app())
