@@ -43,7 +43,7 @@ def decode(data: bytes, schema: type[_Schema], limits: Limits) -> _Schema:
     except ValueError as error:  # also text that is not strict UTF-8
         raise Malformed("not_msgpack", type(error).__name__) from error
     try:
-        value = msgspec.convert(decoded, schema)
+        value = msgspec.convert(decoded, schema, builtin_types=(bytes,))  # else text would pass as base64
     except msgspec.ValidationError as error:
         raise Malformed("schema", str(error)) from error
     if not _same(value, data):

@@ -92,7 +92,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         manifest_rules.check_limits(self.limits)
         try:
             self.canonical()
-        except (TypeError, ValueError) as error:  # a date or an infinity in a task's configuration
+        except (TypeError, ValueError, RecursionError) as error:  # an infinity or deep tables in a task's config
             raise UsageError(f"manifest: a value has no canonical form: {error}") from error
 
     def sign(self, founder: Identity) -> Manifest:

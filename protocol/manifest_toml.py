@@ -13,7 +13,8 @@ from shoal.protocol.errors import UsageError
 from shoal.protocol.limits import KIB
 from shoal.protocol.wire import MILLION
 
-MAX_TEXT = 256 * KIB  # characters; a manifest may come from a URL
+MAX_TEXT = 128 * KIB  # characters; a manifest may come from a URL
+MAX_DOTS = 100  # in one line: the parser takes quadratic time on a key of many parts (60,000: minutes)
 _DECIMAL = ("temperature", "top_p")
 _Schema = TypeVar("_Schema", bound=msgspec.Struct)
 
@@ -30,6 +31,9 @@ def load(text: str, schema: type[_Schema]) -> _Schema:
     """Parse TOML into the schema. Raises UsageError that names the line or the field; unknown keys are errors."""
     if len(text) > MAX_TEXT:
         raise UsageError(f"manifest: more than {MAX_TEXT} characters")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.count(".") > MAX_DOTS:
+            raise UsageError(f"manifest: line {number} has more than {MAX_DOTS} dots: break it up")
     try:
         fields = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -40,7 +44,7 @@ def load(text: str, schema: type[_Schema]) -> _Schema:
             limits[name] = _millionths(cast(object, limits[name]), name)
     try:
         return msgspec.convert(fields, schema)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:  # dotted keys nest without the parser's recursion
         raise UsageError(f"manifest: {error}") from error
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
 from shoal.protocol.errors import FetchFailed, UsageError
-from shoal.protocol.limits import KIB
+from shoal.protocol.limits import KIB, MIB
 from shoal.protocol.links import LinkModel, Partition
 from shoal.protocol.transport import Received
 
@@ -22,7 +23,8 @@ __all__ = ["LinkModel", "MemoryNetwork", "MemoryTransport", "Partition"]
 
 MAX_ANNOUNCEMENT = 64 * KIB  # what gossip carries at most; the gate's cap is far lower
 MAX_QUEUE = 4096  # announcements that wait to be read, for each member
-MAX_IN_FLIGHT = 262_144  # messages on the way in the whole network
+MAX_QUEUE_BYTES = 8 * MIB  # and their bytes
+MAX_IN_FLIGHT = 65_536  # messages on the way in the whole network
 MAX_OFFERS = 4096  # blobs that one member serves
 MAX_RECORDS = 1024  # records under one topic, and topics
 FETCH_ATTEMPTS = 3
@@ -46,6 +48,7 @@ class MemoryTransport:
         self._counts: Counter[str] = Counter()
         self._offers: OrderedDict[bytes, bytes] = OrderedDict()
         self._queue: deque[Received] = deque()
+        self._queued_bytes = 0
         self._readers: list[asyncio.Future[None]] = []
 
     @property
@@ -67,7 +70,9 @@ class MemoryTransport:
         """Announcements in order of arrival, until this transport is closed."""
         while True:
             while self._queue:
-                yield self._queue.popleft()
+                received = self._queue.popleft()
+                self._queued_bytes -= len(received.data)
+                yield received
             if self.closed:
                 return
             reader = asyncio.get_running_loop().create_future()
@@ -83,11 +88,12 @@ class MemoryTransport:
         """Called by the network when an announcement arrives; a full queue drops it."""
         if self.closed:
             self.count("dropped_closed")
-        elif len(self._queue) >= MAX_QUEUE:
+        elif len(self._queue) >= MAX_QUEUE or self._queued_bytes + len(received.data) > MAX_QUEUE_BYTES:
             self.count("dropped_queue_full")
         else:
             self.count("received")
             self._queue.append(received)
+            self._queued_bytes += len(received.data)
             self._wake()
 
     async def fetch(self, peer: bytes, digest: bytes, limit: int) -> bytes:
@@ -145,15 +151,16 @@ class MemoryTransport:
         self._readers.clear()
 
     def state(self) -> list[Any]:
-        """Plain lists and bytes: counters, offers, and what waits to be read."""
-        return [sorted(self._counts.items()), list(self._offers.items()), list(self._queue)]
+        """Plain lists and bytes: whether it left, counters, offers, and what waits to be read."""
+        return [self.closed, sorted(self._counts.items()), list(self._offers.items()), list(self._queue)]
 
     def restore(self, state: Any) -> None:
         """Take over what state() gave."""
-        counts, offers, queue = state
+        self.closed, counts, offers, queue = state
         self._counts = Counter(dict(counts))
         self._offers = OrderedDict(offers)
         self._queue = deque(Received(*item) for item in queue)
+        self._queued_bytes = sum(len(received.data) for received in self._queue)
 
 
 class MemoryNetwork:
@@ -167,6 +174,8 @@ class MemoryNetwork:
         self._uplink_free: dict[int, float] = {}  # when a member's uplink has sent all that it was given
         self._records: dict[str, OrderedDict[bytes, _Record]] = {}
         self._counts: Counter[str] = Counter()
+        self._sent = 0
+        self._on_the_way: list[tuple[float, int, bytes, Received]] = []  # a heap
         self._settling: list[asyncio.Future[None]] = []
 
     @property
@@ -198,10 +207,14 @@ class MemoryNetwork:
                 self._counts["dropped_in_flight_full"] += 1
             else:
                 self.in_flight += 1
-                received = Received(data, sender.key)
-                asyncio.get_running_loop().call_later(delay, self._arrive, receiver.key, received)
+                self._sent += 1
+                due = self._now() + delay
+                heapq.heappush(self._on_the_way, (due, self._sent, receiver.key, Received(data, sender.key)))
+                asyncio.get_running_loop().call_at(due, self._arrive)
 
-    def _arrive(self, key: bytes, received: Received) -> None:
+    def _arrive(self) -> None:
+        """Deliver what is due first. The loop runs timers of one instant in any order; what was sent first is first."""
+        _, _, key, received = heapq.heappop(self._on_the_way)
         self._counts["delivered"] += 1
         self._members[key].deliver(received)
         self._landed()
@@ -314,8 +327,10 @@ class MemoryNetwork:
         return [[version, list(numbers), gauss], sorted(self._counts.items()), uplinks, records, members]
 
     def restore(self, state: Any) -> None:
-        """Take over what state() gave; members that have joined already under the same keys get theirs back."""
+        """Take over what state() gave. Raises ValueError unless the same members have joined in the same order."""
         (version, numbers, gauss), counts, uplinks, records, members = state
+        if [key for key, _ in members] != list(self._members):
+            raise ValueError("the members of the saved network join, in the same order, before it is restored")
         self._random.setstate((version, tuple(numbers), gauss))
         self._counts = Counter(dict(counts))
         self._uplink_free = dict(uplinks)
@@ -324,5 +339,4 @@ class MemoryNetwork:
             for topic, rows in records
         }
         for key, member in members:
-            if key in self._members:
-                self._members[key].restore(member)
+            self._members[key].restore(member)

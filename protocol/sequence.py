@@ -40,7 +40,7 @@ class _Seen:
         self._slide(size)
 
     def _slide(self, size: int) -> None:
-        leaving = bisect_left(self.sequences, self.sequences[-1] - size + 1) if self.sequences[-1] >= size else 0
+        leaving = bisect_left(self.sequences, self.sequences[-1] - size + 1)
         if leaving:
             self.dropped_version = self.versions[leaving - 1]
             del self.sequences[:leaving]

@@ -24,7 +24,7 @@ __all__ = [
     "round_at",
 ]
 
-LAG_MEMORY = 256  # rounds; far more than any sensible max_age_rounds
+LAG_MEMORY = 256  # rounds; a node whose swarm allows a greater age asks for more
 
 
 def round_at(now: float, genesis: float, round_seconds: float) -> int:
@@ -75,9 +75,10 @@ def freshness(current_round: int, round: int, max_age_rounds: int) -> Freshness:
 
 
 class LagClock:
-    """How many updates this node has completed since a round began, for the last LAG_MEMORY rounds that it saw."""
+    """How many updates this node has completed since a round began, for the last `memory` rounds that it saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int = LAG_MEMORY) -> None:
+        self._memory = memory
         self._rounds: list[int] = []  # growing
         self._updates: list[int] = []  # completed when that round was first seen; never falling
 
@@ -87,7 +88,7 @@ class LagClock:
             return
         self._rounds.append(round)
         self._updates.append(updates)
-        del self._rounds[:-LAG_MEMORY], self._updates[:-LAG_MEMORY]
+        del self._rounds[: -self._memory], self._updates[: -self._memory]
 
     def lag(self, round: int, updates: int) -> int:
         """Updates completed since a round began.
