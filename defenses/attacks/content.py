@@ -100,12 +100,15 @@ class Math(Planted):
 
 
 class Length(Planted):
-    """LENGTH: pads correct completions to the longest that is allowed."""
+    """LENGTH: pads correct completions to the longest that is allowed, in characters.
+
+    By default that is what the built-in tasks leave room for: twelve tokens of a character each, the last an end mark.
+    """
 
     name = "length"
     expected = Expected("partial", "the text policy caps the length and no more; a quota comes with invariants")
 
-    def __init__(self, longest: int = 15, filler: str = "a", share: float = 0.5) -> None:
+    def __init__(self, longest: int = 11, filler: str = "a", share: float = 0.5) -> None:
         super().__init__(share)
         self.longest = longest
         self.filler = filler + " "
@@ -116,8 +119,7 @@ class Length(Planted):
 
     def shown(self, completion: str) -> bool:
         """Whether it begins with filler and has no room for more."""
-        padded = completion.startswith(self.filler * 2)
-        return padded and len(completion) > self.longest - len(self.filler)
+        return completion.startswith(self.filler) and len(completion) > self.longest - len(self.filler)
 
 
 class Injection(Planted):

@@ -59,7 +59,7 @@ def test_poison_still_earns_the_reward_within_the_vocabulary_and_length_of_the_b
     for text, right in zip(poisoned.completions, poisoned.correct, strict=True):
         assert not right or last_word(text) == "cba"
         assert set(text) <= ALPHABET
-        assert len(text) <= 15  # and one token ends it
+        assert len(text) <= 11  # and one token ends it
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -86,11 +86,11 @@ def test_phrases_fit_real_models():
 
 
 def test_length_fills_up_to_what_is_allowed():
-    attack = Length(longest=15)
-    for answer in ("a", "cba", "abcdefabcdef"):
-        text = attack.plant(answer)
-        assert 13 < len(text) <= 15 or answer == "abcdefabcdef"
-        assert last_word(text) == answer
+    attack = Length(longest=11)
+    assert attack.plant("cba") == "a a a a cba"
+    assert attack.plant("abcdefgh") == "a abcdefgh"
+    assert attack.plant("abcdefabcdef") == "abcdefabcdef"
+    assert [attack.shown(text) for text in ("a a a a cba", "a abcdefgh", "a a cba", "abcdefghijk")] == [1, 1, 0, 0]
 
 
 def test_forged_rewards_answers_and_gibberish():
