@@ -30,7 +30,7 @@ TOKENS = {
 # A second sign beside colour: for eyes that do not tell the colours apart, and for print.
 DASHES = {"swarm": "-", "isolated": (0, (5, 2)), "isolated_total": (0, (1.2, 1.6))}
 THIN, FAINT, MANY = 0.3, 0.16, 8  # opacity of single nodes, and of many
-SIZE = (4.5, 2.9)  # inches at 100 points each: small enough that letters stay readable on a phone
+SIZE = (4.0, 2.7)  # inches at 100 points each: small enough that letters stay readable on a phone
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",  # only measured with: the page's own font takes its place
@@ -99,18 +99,22 @@ def _smooth(curve: Curve, width: int) -> Curve:
     return tuple(zip((round_ for round_, _ in curve), means, strict=True))
 
 
+def _draw(axes: Axes, entry: Series, width: int) -> None:
+    colour, faint = TOKENS[entry.arm], FAINT if len(entry.nodes) > MANY else THIN
+    for curve in entry.nodes:
+        axes.plot(*_points(_smooth(curve, width)), color=colour, linewidth=0.8, alpha=faint)
+    axes.plot(*_points(_smooth(entry.mean, width)), color=colour, linewidth=2.4, linestyle=DASHES[entry.arm])
+    if entry.end and entry.mean:
+        bounds = [[entry.end.mean - entry.end.low], [entry.end.high - entry.end.mean]]
+        last = [entry.mean[-1][0]], [entry.end.mean]
+        axes.errorbar(*last, yerr=bounds, color=colour, linewidth=1.4, capsize=3, fmt="o", markersize=4)
+
+
 def line_chart(name: str, label: str, series: Sequence[Series], width: int = 1) -> str:
     """Return curves over rounds, shares in percent; `width` is the span of the running mean (1: as measured)."""
     with _canvas(name) as (figure, axes):
         for entry in reversed(series):  # the first arm lies on top
-            colour = TOKENS[entry.arm]
-            for curve in entry.nodes:
-                axes.plot(*_points(_smooth(curve, width)), color=colour, linewidth=0.8, alpha=FAINT if len(entry.nodes) > MANY else THIN)
-            axes.plot(*_points(_smooth(entry.mean, width)), color=colour, linewidth=2.4, linestyle=DASHES[entry.arm])
-            if entry.end and entry.mean:
-                bounds = [[entry.end.mean - entry.end.low], [entry.end.high - entry.end.mean]]
-                last = [entry.mean[-1][0]], [entry.end.mean]
-                axes.errorbar(*last, yerr=bounds, color=colour, linewidth=1.4, capsize=3, fmt="o", markersize=4)
+            _draw(axes, entry, width)
         axes.set_xlabel("round")
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))

@@ -164,7 +164,7 @@ def write_report(run_dir: Path) -> Path:
 
     Raises `EnvironmentFault` when the folder holds no run, or cannot be written.
     """
-    page = render(summarise(run_dir)).encode("utf-8", errors="backslashreplace")
+    page = render(summarise(run_dir)).encode("utf-8")
     target, part = run_dir / REPORT, run_dir / f"{REPORT}.tmp"
     try:
         with part.open("wb") as out:

@@ -8,6 +8,7 @@ import pytest
 from fake_run import FakeRun
 
 from shoal.node.comparison import Relation
+from shoal.node.intervals import percent
 from shoal.node.runlog import setting
 from shoal.node.summary import Summary, lines, summarise
 from shoal.protocol.errors import EnvironmentFault
@@ -159,6 +160,9 @@ def test_an_interrupted_arm_is_compared_at_the_last_common_round(tmp_path: Path)
     texts = {finding.against: finding.text for finding in summary.findings}
     assert "round" not in texts["isolated"]
     assert "at round 20, the last that both have reached" in texts["isolated_total"]
+    swarm = summary.arm("swarm")
+    assert swarm is not None
+    assert f"the swarm at {percent(dict(swarm.accuracy)[20])}" in texts["isolated_total"]
 
 
 def test_damage_before_the_last_line_is_an_error_that_names_the_line(tmp_path: Path) -> None:
