@@ -214,6 +214,9 @@ def test_dapo_leaves_uniform_groups_out_of_the_average_and_grpo_does_not() -> No
     spoken = sum(len(row.completion_ids) for row in rows)
     uniform = sum(len(row.completion_ids) for row in rows[:4])
     settings = {"minibatches": 1, "max_tokens": 30, "overlong_cache": 1}
+    # What does not train cannot make a group informative.
+    rows.append(Row(0, list(rows[0].prompt_ids), [9], 0.0, train=False, baseline=False))
+    rows.append(Row(0, list(rows[0].prompt_ids), [9], 0.0, source=PEER))
     assert Trainer(tiny_policy(), recipe("dapo", **settings)).update(rows).tokens == spoken - uniform
     assert Trainer(tiny_policy(), recipe("grpo", **settings)).update(rows).tokens == spoken
 
