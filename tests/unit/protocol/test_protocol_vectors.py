@@ -1,0 +1,124 @@
+"""Golden bytes: another implementation must produce these, and no release may change them under version 1.
+
+`SHOAL_WRITE_VECTORS=1 pytest tests/unit/protocol/test_protocol_vectors.py` writes them anew, after a change that is
+meant; the difference then belongs in the review.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.protocol import canonical
+from shoal.protocol.compression import compress
+from shoal.protocol.envelope import Announcement, Header, Kind, check_payload, payload_hash, seal, verify_announcement
+from shoal.protocol.identity import Identity
+from shoal.protocol.manifest import Manifest
+from shoal.protocol.prompts import SHARED, derive_prompt, is_held_out, prompt_hash
+from shoal.protocol.records import PeerRecord, open_record, seal_record
+from shoal.protocol.wire import Rollout, decode_rollout
+
+VECTORS = Path(__file__).parents[2] / "vectors" / "protocol_v1.json"
+TEXTS = ("reverse: shoal", "naïve 魚", *(f"prompt {number}" for number in range(14)))
+
+
+def announcement(founder: Identity, manifest: Manifest, rollout: Rollout, payload: bytes) -> Announcement:
+    """The header names the uncompressed payload: compressed bytes may differ between versions of zstd."""
+    header = Header(
+        kind=Kind.ROLLOUT,
+        version=1,
+        swarm_id=manifest.swarm_id,
+        key=founder.key,
+        round=rollout.round,
+        policy_version=rollout.policy_version,
+        prompt_hash=rollout.prompt_hash,
+        sequence=2**40 + 1,
+        payload_length=len(payload),
+        payload_hash=payload_hash(payload),
+    )
+    return seal(founder, header)
+
+
+def record(founder: Identity, manifest: Manifest, rollout: Rollout) -> PeerRecord:
+    return PeerRecord(
+        swarm_id=manifest.swarm_id,
+        key=founder.key,
+        sequence=3,
+        expires=1_700_000_600,
+        lineage=rollout.lineage,
+        tokenizer=rollout.tokenizer,
+        policy_version=4,
+        capabilities=("rollout/1",),
+        addresses=("/ip4/10.0.0.1/tcp/4001",),
+    )
+
+
+def derived(manifest: Manifest, founder: Identity) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for round, scope_key, slot in ((0, SHARED, 0), (1, SHARED, 63), (2**40, SHARED, 7), (0, founder.key, 0)):
+        prompt = derive_prompt(manifest, round, scope_key, slot)
+        rows.append(
+            {
+                "round": round,
+                "scope_key": scope_key.hex(),
+                "slot": slot,
+                "scope": prompt.scope,
+                "task": prompt.task,
+                "seed": prompt.seed,
+                "index": prompt.index,
+            }
+        )
+    return rows
+
+
+def produced(founder: Identity, manifest: Manifest, rollout: Rollout) -> dict[str, Any]:
+    payload = canonical.encode(rollout)
+    sealed = announcement(founder, manifest, rollout, payload)
+    signed = manifest.sign(founder)
+    texts = {text: prompt_hash(text) for text in TEXTS}
+    return {
+        "founder_seed": bytes(range(32)).hex(),
+        "founder_key": founder.key.hex(),
+        "rollout_payload": payload.hex(),
+        "rollout_payload_sha256": hashlib.sha256(payload).hexdigest(),
+        "header": sealed.header.encode().hex(),
+        "announcement": sealed.encode().hex(),
+        "record": seal_record(founder, record(founder, manifest, rollout)).hex(),
+        "swarm_id": manifest.swarm_id.hex(),
+        "manifest_canonical": manifest.canonical().decode("ascii"),
+        "manifest_toml": signed.to_toml(),
+        "manifest_signature": signed.signature,
+        "derived_prompts": derived(manifest, founder),
+        "prompt_texts": {text: {"hash": h.hex(), "held_out": is_held_out(h)} for text, h in texts.items()},
+    }
+
+
+@pytest.fixture
+def golden(founder: Identity, manifest: Manifest, rollout: Rollout) -> dict[str, Any]:
+    if os.environ.get("SHOAL_WRITE_VECTORS"):
+        fresh = produced(founder, manifest, rollout)
+        VECTORS.write_text(json.dumps(fresh, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return json.loads(VECTORS.read_text(encoding="utf-8"))
+
+
+def test_what_is_produced(golden: dict[str, Any], founder: Identity, manifest: Manifest, rollout: Rollout):
+    fresh = produced(founder, manifest, rollout)
+    assert set(fresh) == set(golden)
+    for name, value in fresh.items():
+        assert value == golden[name], name
+
+
+def test_what_is_read(golden: dict[str, Any], founder: Identity, manifest: Manifest, rollout: Rollout):
+    sealed = Announcement.decode(bytes.fromhex(golden["announcement"]))
+    verify_announcement(sealed)
+    payload = bytes.fromhex(golden["rollout_payload"])
+    check_payload(sealed.header, payload)
+    assert decode_rollout(compress(payload)) == rollout
+    assert open_record(bytes.fromhex(golden["record"]), 1_700_000_000) == record(founder, manifest, rollout)
+    read = Manifest.from_toml(golden["manifest_toml"])
+    read.verify()
+    assert read.swarm_id.hex() == golden["swarm_id"]
+    assert {row["held_out"] for row in golden["prompt_texts"].values()} == {True, False}
