@@ -1,9 +1,8 @@
 """Shares with their uncertainty: one interval for every accuracy that is shown."""
 
-import math
 from dataclasses import dataclass
 
-Z_95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+from shoal.trainer.evaluate import wilson as bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +20,12 @@ class Interval:
 
 
 def wilson(hits: float, items: int) -> Interval:
-    """Return the Wilson score interval of `hits` out of `items` (Wilson 1927); `items` must be positive.
+    """Return the share of `hits` among `items` with its Wilson score interval; raises ValueError when it is none.
 
-    Unlike mean ± 2 standard errors it stays inside [0, 1] and is honest at 0 and at all. Partial credit counts as a
-    fraction of a hit, which makes the interval too wide rather than too narrow.
+    Partial credit counts as a fraction of a hit, which makes the interval too wide rather than too narrow.
     """
-    if items <= 0 or not 0 <= hits <= items:
-        raise ValueError(f"{hits} of {items} is no share")
-    share = hits / items
-    weight = Z_95**2 / items
-    centre = (share + weight / 2) / (1 + weight)
-    half = Z_95 * math.sqrt(share * (1 - share) / items + weight / (4 * items)) / (1 + weight)
-    # At 0 and at all hits the bound is exact; without the clamp rounding would put it just outside.
-    return Interval(share, max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share)), items)
+    low, high = bounds(hits, items)
+    return Interval(hits / items, low, high, items)
 
 
 def percent(share: float, digits: int = 1) -> str:

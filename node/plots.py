@@ -29,6 +29,7 @@ TOKENS = {
 }
 # A second sign beside colour: for eyes that do not tell the colours apart, and for print.
 DASHES = {"swarm": "-", "isolated": (0, (5, 2)), "isolated_total": (0, (1.2, 1.6))}
+LOWEST_TOP = 0.1  # of the vertical axis of a line chart
 THIN, FAINT, MANY = 0.3, 0.16, 8  # opacity of single nodes, and of many
 SIZE = (4.0, 2.7)  # inches at 100 points each: small enough that letters stay readable on a phone
 SETTINGS: dict[Any, Any] = {
@@ -116,7 +117,8 @@ def line_chart(name: str, label: str, series: Sequence[Series], width: int = 1) 
         for entry in reversed(series):  # the first arm lies on top
             _draw(axes, entry, width)
         axes.set_xlabel("round")
-        axes.set_ylim(bottom=0)
+        # A chart of almost nothing must not look like one of much.
+        axes.set_ylim(0, max(LOWEST_TOP, axes.get_ylim()[1]))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))

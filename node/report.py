@@ -37,6 +37,11 @@ def inert_lines(text: object) -> str:
     return "\n".join([*shown, "…"] if len(lines) > SAMPLE_LINES else shown)
 
 
+def bare(tasks: Sequence[str]) -> list[str]:
+    """Return task names without the set that they come from."""
+    return [str(task).rpartition("/")[2] for task in tasks]
+
+
 def tight(text: str) -> str:
     """Return a sentence whose figures are not broken over two lines."""
     return text.replace(" %", "\u00a0%").replace("–", "\u2060–\u2060")
@@ -130,7 +135,7 @@ def meaning(summary: Summary) -> str:
 
 def _environment() -> Environment:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(inert=inert, inert_lines=inert_lines, tight=tight, percent=percent, span=span)
+    environment.filters.update(inert=inert, inert_lines=inert_lines, bare=bare, tight=tight, percent=percent, span=span)
     return environment
 
 

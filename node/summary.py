@@ -306,7 +306,7 @@ def _cells(arm: ArmSummary) -> tuple[str, ...]:
 
 
 def lines(summary: Summary) -> list[str]:
-    """Return the result as lines for a terminal, without escape codes, narrower than 100 columns."""
+    """Return the result as lines for a terminal, without escape codes: a table below 100 columns, then sentences."""
     heads = ("held-out accuracy", "before", "after (95 %)", "reward, summed", "tokens", "tokens/s")
     rows = [heads, *(_cells(arm) for arm in summary.arms)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]

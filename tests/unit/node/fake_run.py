@@ -26,7 +26,7 @@ def _infos(nodes: int, attackers: int) -> list[dict[str, Any]]:
         {
             "node": node,
             "key": f"{(node + 1) * 0x1F3A5C77 % 2**32:08x}",
-            "skills": [TASKS[2 * node % 8], TASKS[(2 * node + 1) % 8]],
+            "skills": [f"strings/{TASKS[2 * node % 8]}", TASKS[(2 * node + 1) % 8]],
             "attacker": "text" if node >= nodes - attackers else None,
         }
         for node in range(nodes)
@@ -109,7 +109,7 @@ class FakeRun:
         gain = self.level(arm, info["node"], round_) - 0.14
         by_task = {}
         for task in TASKS:
-            share = min(1.0, (0.4 if task in info["skills"] else 0.05) + gain)
+            share = min(1.0, (0.4 if {task, f"strings/{task}"} & set(info["skills"]) else 0.05) + gain)
             by_task[f"strings/{task}"] = round(16 * share) / 16
         accuracy = sum(by_task.values()) / len(by_task)
         event = {"event": "eval", "arm": arm, "node": info["node"], "round": round_, "accuracy": accuracy}
