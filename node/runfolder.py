@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -16,11 +16,11 @@ DEFAULT_PARENT = Path("runs")
 
 
 class Records:
-    """Append-only JSON lines, flushed line by line; `position` marks where a checkpoint was taken."""
+    """Append-only JSON lines, handed to the system one by one; `position` marks where a checkpoint was taken."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.file: TextIO = path.open("a", encoding="utf-8")
+        self.file = path.open("ab", buffering=0)
 
     @property
     def position(self) -> int:
@@ -28,9 +28,15 @@ class Records:
         return self.file.tell()
 
     def write(self, event: dict[str, Any]) -> None:
-        """Append one record."""
-        self.file.write(json.dumps(event, ensure_ascii=True, allow_nan=False, separators=(",", ":")) + "\n")
-        self.file.flush()
+        """Append one record; raise `EnvironmentFault` when the disk takes no more."""
+        line = json.dumps(event, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        try:
+            while line:
+                line = line[self.file.write(line) :]
+        except OSError as error:
+            raise EnvironmentFault(
+                f"cannot write {self.path}: {error.strerror}; free some space, then go on with --resume"
+            ) from error
 
     def sync(self) -> None:
         """Wait until the disk has everything."""

@@ -191,7 +191,10 @@ def run_simulation(config: SimulateConfig) -> bool:
     folder = None
     if config.run.resume:
         folder, config = find_run(config)
-    grader = Grader(TaskRegistry(make_plan(config).specs))  # names and files are checked before anything is written
+    # Names, files, model and device are checked before anything is written.
+    plan = make_plan(config)
+    grader = Grader(TaskRegistry(plan.specs))
+    load_policy(plan.model, config.learning.device)
     folder = folder or new_run(config)
     finished = True
     with grader, LiveTable() as table:
