@@ -1,4 +1,4 @@
-"""The command as its user has it: exit codes, one clear line for each mistake, Ctrl-C, and models that load elsewhere."""
+"""The command as its user has it: exit codes, one clear line for each mistake, Ctrl-C, models that load elsewhere."""
 
 import json
 import os
@@ -123,7 +123,7 @@ def test_a_full_disk_is_one_clear_line_and_exit_code_3(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=300,
-        preexec_fn=tiny_files,  # noqa: PLW1509
+        preexec_fn=tiny_files,
         check=False,
     )
     assert result.returncode == 3, result.stderr
