@@ -12,7 +12,7 @@ _LENGTH = struct.Struct("<I")
 
 def write_frame(descriptor: int, value: Any) -> None:
     """Write one value of plain data; raises BrokenPipeError when nobody reads any more."""
-    body = msgpack.packb(value, use_bin_type=True)
+    body: bytes = msgpack.packb(value, use_bin_type=True) or b""  # the stubs allow None
     if len(body) > LARGEST_FRAME:
         raise ValueError(f"a frame of {len(body)} bytes exceeds {LARGEST_FRAME}")
     view = memoryview(_LENGTH.pack(len(body)) + body)

@@ -7,6 +7,7 @@ input ends the worker.
 """
 
 import gc
+import logging
 import os
 import select
 import signal
@@ -177,6 +178,7 @@ class Worker:
 def main() -> None:
     """Serve frames from standard input until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to handle; it closes the pipe
+    logging.disable()  # math-verify warns that it has no time limit, which is this program's task
     sys.dont_write_bytecode = True  # children may not write, and would try at a late import
     channel = os.dup(1)
     os.dup2(2, 1)  # whatever a library prints must not end up among the frames

@@ -197,21 +197,21 @@ def _children(process: int) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def test_no_process_outlives_the_trainer(plugin: Path) -> None:
+@pytest.mark.parametrize("victim", ["trainer", "worker"])
+def test_no_process_outlives_the_one_it_works_for(plugin: Path, victim: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
     with subprocess.Popen([sys.executable, "-c", _ORPHAN], stdout=subprocess.PIPE, env=environment) as trainer:
         assert trainer.stdout is not None
         worker = int(trainer.stdout.readline())
-        handle = os.pidfd_open(worker)
         children: list[int] = []
         while not children:  # the child comes with the answer, a moment later
             children = _children(worker)
-        child = os.pidfd_open(children[0])
-        trainer.kill()
-        trainer.wait()
-        for descriptor in (handle, child):  # readable once that process has ended
+        handles = [os.pidfd_open(worker), os.pidfd_open(children[0])]
+        os.kill(trainer.pid if victim == "trainer" else worker, signal.SIGKILL)
+        for descriptor in handles:  # readable once that process has ended
             assert select.select([descriptor], [], [], 60.0)[0], "a process is left over"
             os.close(descriptor)
+        trainer.kill()
 
 
 def test_close_ends_the_worker(plugin: Path) -> None:
