@@ -8,7 +8,7 @@ Everything up to `assign` is per row and in float64, so that a group of equal re
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,6 +33,7 @@ class Groups:
     base_B: Tensor  # bool: enters the baseline of its group
     own_B: Tensor  # bool: sampled here
     scored_B: Tensor  # bool: has a reward
+    judged_B: Tensor  # bool: may be measured against its group's baseline
 
     def total(self, values_B: Tensor) -> Tensor:
         """Sum of `values_B` over each row's group, given back to every row of it (float64)."""
@@ -52,8 +53,8 @@ class Groups:
 
     @property
     def enough_B(self) -> Tensor:
-        """Whether a row's group has at least two baseline rows; otherwise the prompt is dropped."""
-        return self.base_count_B >= MIN_BASELINE_ROWS
+        """Whether a row has a baseline of at least two rows to be measured against; otherwise it is dropped."""
+        return (self.base_count_B >= MIN_BASELINE_ROWS) & self.judged_B
 
 
 def group_rewards(
@@ -61,18 +62,18 @@ def group_rewards(
 ) -> Groups:
     """Sort rewards into groups and decide which rows make each baseline.
 
-    A group without own rows (masked ones do not count) is a whole external set and uses its own rows. In a group that
-    peers' rows joined, `local` takes own rows only, so that peers cannot move it, and `mixed` takes every row with its
-    baseline mask set.
+    `mixed` takes every row with its baseline mask set. In a group that peers' rows joined, `local` takes own rows only,
+    so that peers cannot move it. A group without own rows (masked ones do not count) is a whole external set and uses
+    its own; an own row in it has nothing to be measured against.
     """
     _, group_B = torch.unique(uid_B, return_inverse=True)
-    own_B, scored_B = own_mask_B.bool(), torch.isfinite(rewards_B)
-    groups = Groups(torch.where(scored_B, rewards_B, 0.0).double(), group_B, baseline_mask_B.bool(), own_B, scored_B)
-    base_B = groups.base_B & scored_B
-    if baseline == "local":
-        external_B = groups.total(own_B & groups.base_B) == 0
-        base_B = base_B & (own_B | external_B)
-    return Groups(groups.rewards_B, group_B, base_B, own_B, scored_B)
+    own_B, scored_B, masked_in_B = own_mask_B.bool(), torch.isfinite(rewards_B), baseline_mask_B.bool()
+    rewards_B = torch.where(scored_B, rewards_B, 0.0).double()
+    groups = Groups(rewards_B, group_B, masked_in_B & scored_B, own_B, scored_B, torch.ones_like(own_B))
+    if baseline == "mixed":
+        return groups
+    external_B = groups.total(own_B & masked_in_B) == 0
+    return replace(groups, base_B=groups.base_B & (own_B | external_B), judged_B=~(own_B & external_B))
 
 
 def mean(groups: Groups) -> Tensor:

@@ -35,8 +35,8 @@ def by_definition(some: Rows, spec: AlgorithmSpec) -> list[float]:
     for reward, uid, _, own in some:
         group = [r for r in some if r[1] == uid]
         base = [r for r in group if r[2] and not math.isnan(r[0])]
-        if spec.baseline == "local" and any(r[2] and r[3] for r in group):
-            base = [r for r in base if r[3]]
+        if spec.baseline == "local" and (own or any(r[2] and r[3] for r in group)):
+            base = [r for r in base if r[3]]  # an own row is measured against own rows or not at all
         if len(base) < 2 or math.isnan(reward):
             result.append(0.0)
             continue

@@ -88,6 +88,11 @@ def test_joined_rows_are_measured_against_the_local_baseline_without_std() -> No
     assert got[4:] == [0.75, -0.25]
 
 
+def test_an_own_row_is_never_measured_against_peers() -> None:
+    got = take([1, 1, 0, 1], own=[True, False, False, False], baseline=[False, True, True, True])
+    assert got == pytest.approx([0.0, 1 / 3, -2 / 3, 1 / 3])
+
+
 def test_a_peers_success_on_a_prompt_that_fails_locally_has_signal() -> None:
     assert take([0, 0, 0, 1], own=[True] * 3 + [False]) == [0.0, 0.0, 0.0, 1.0]
 
