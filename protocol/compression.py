@@ -41,9 +41,6 @@ def decompress(blob: bytes, limits: Limits) -> bytes:
         raise Malformed("zstd_dictionary")
     window = max(limits.expanded_bytes, _SMALLEST_WINDOW)
     try:
-        payload = zstandard.ZstdDecompressor(max_window_size=window).decompress(blob, allow_extra_data=False)
+        return zstandard.ZstdDecompressor(max_window_size=window).decompress(blob, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise Malformed("bad_zstd", str(error)) from error
-    if len(payload) != frame.content_size:
-        raise Malformed("bad_zstd", "less content than declared")
-    return payload

@@ -115,7 +115,7 @@ def check_key(key: bytes) -> None:
 def verify(key: bytes, signature: bytes, message: bytes) -> bool:
     """Whether `signature` is the key's signature of `message`: the one verifier. Never raises on what a peer sent."""
     if len(signature) != SIGNATURE_SIZE or int.from_bytes(signature[32:], "little") >= GROUP_ORDER:
-        return False  # S + L would be a second signature of the same message
+        return False  # S + L would be a second signature of the same message; not left to the library's version
     try:
         check_key(key)
         Ed25519PublicKey.from_public_bytes(key).verify(signature, message)

@@ -115,6 +115,46 @@ def test_fetching_across_a_partition_fails_until_it_heals():
     simulate(main)
 
 
+def test_an_answer_is_cut_off_on_its_way():
+    async def main() -> float:
+        split = Partition(start=10, end=20, groups=(frozenset({0}), frozenset({1})))
+        network = MemoryNetwork(LinkModel(delay=1.0, jitter=0.0, partitions=(split,)))
+        here, there = network.join(KEYS[0]), network.join(KEYS[1])
+        digest = hashlib.sha256(b"blob").digest()
+        there.offer(digest, b"blob")
+        await asyncio.sleep(8.5)  # the request arrives at 9.5, the answer would at 10.5
+        with pytest.raises(FetchFailed, match="unreachable"):
+            await here.fetch(KEYS[1], digest, 100)
+        return asyncio.get_running_loop().time()
+
+    assert simulate(main) == pytest.approx(10.5)
+
+
+def test_a_busy_uplink_is_still_busy_after_a_restart():
+    """What a partition swallowed was sent all the same."""
+    links = LinkModel(
+        delay=0.0, jitter=0.0, bandwidth=1.0, partitions=(Partition(0, 1, (frozenset({0}), frozenset({1}))),)
+    )
+
+    async def before() -> list[Any]:
+        network = MemoryNetwork(links)
+        sender, _ = network.join(KEYS[0]), network.join(KEYS[1])
+        await sender.announce(bytes(100))
+        return network.state()
+
+    state = simulate(before)
+
+    async def after() -> float:
+        network = MemoryNetwork(links)
+        sender, _ = network.join(KEYS[0]), network.join(KEYS[1])
+        network.restore(state)
+        await sender.announce(bytes(1))
+        await network.settle()
+        return asyncio.get_running_loop().time()
+
+    assert simulate(after, start=1.0) == pytest.approx(101.0)
+
+
 def test_a_lossy_link_delays_a_fetch_and_a_dead_one_times_out():
     async def main(loss: float, seed: int) -> tuple[str, float, int]:
         network = MemoryNetwork(LinkModel(delay=0.0, jitter=0.0, loss=loss), seed)

@@ -66,6 +66,7 @@ def test_a_rollout_without_tokens(changed: Change):
         ({"token_ids": (pack_ints([1, 2, 3]), b"abc"), "logps": ()}, "column_length"),
         ({"token_ids": (pack_ints([1, 2, 3]), b"")}, "column_length"),
         ({"token_ids": ()}, "column_count"),
+        ({"token_ids": (pack_ints([1]),), "logps": (pack_floats([-1.0]),)}, "column_count"),
         ({"logps": (pack_floats([-1.0, -1.0, -1.0]),)}, "column_count"),
         ({"logps": (pack_floats([-1.0]), pack_floats([-1.0]))}, "column_length"),
         ({"logps": (pack_floats([-1.0, -1.0, math.nan]), pack_floats([-1.0]))}, "not_finite"),
