@@ -3,6 +3,7 @@
     python benchmarks/sapo.py                  # everything that is missing, with two workers
     python benchmarks/sapo.py --budget 600     # stop beginning new cells after ten minutes
     python benchmarks/sapo.py --render         # only write docs/results/sapo.md from the cells there are
+    python benchmarks/sapo.py --quick          # two short cells, to see that it works; nothing is written
 
 A cell is one simulation, kept as one JSON file: so the benchmark can be stopped at any time and goes on where it was.
 Cells that were not run are shown empty.
@@ -22,6 +23,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from _sapo_results import write_results
 from cyclopts import App
 
 from shoal.node.config import Arm, Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions
@@ -140,9 +142,38 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         }
 
 
+def run_missing(missing: list[Cell], out: Path, workers: int, budget: float) -> None:
+    """Run cells, `workers` at a time, until all are there or `budget` seconds have passed; keep each as it ends."""
+    deadline = time.monotonic() + budget
+    # Each worker is a new program: a fork of a process with tensors and threads may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        running: dict[Future[dict[str, Any]], Cell] = {}
+        while running or (missing and time.monotonic() < deadline):
+            while missing and len(running) < workers and time.monotonic() < deadline:
+                cell = missing.pop(0)
+                running[pool.submit(run_cell, cell)] = cell
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                keep(running.pop(future), future.result(), out)
+                print(f"{len(missing)} to begin", flush=True)
+
+
+def keep(cell: Cell, result: dict[str, Any], out: Path) -> None:
+    """Write a result whole or not at all."""
+    part = out / f".{cell.name}.part"
+    part.write_text(json.dumps(result) + "\n")
+    part.rename(out / f"{cell.name}.json")
+    print(f"{cell.name}: {result['cumulative_reward']:.1f} in {result['seconds']:.0f} s", flush=True)
+
+
 @app.default
 def main(
-    *, out: Path = Path("runs/sapo"), budget: float = float("inf"), workers: int = 2, render: bool = False
+    *,
+    out: Path = Path("runs/sapo"),
+    budget: float = float("inf"),
+    workers: int = 2,
+    render: bool = False,
+    quick: bool = False,
 ) -> None:
     """Run the cells that are missing, then write the results.
 
@@ -156,28 +187,20 @@ def main(
         Cells that run at the same time, one core each.
     render
         Run nothing.
+    quick
+        Run two short cells only, and write nothing.
     """
+    if quick:
+        short = {"swarm": {"rounds": 10}}
+        with tempfile.TemporaryDirectory() as scratch:
+            alone = Cell("quick", 8, 0, "none", "whole", "isolated", 0, short)
+            together = Cell("quick", 4, 4, "positive", "whole", "swarm", 0, short)
+            run_missing([alone, together], Path(scratch), workers, budget)
+        return
     out.mkdir(parents=True, exist_ok=True)
     cells = [*core_cells(), *regime_cells()]
     missing = [cell for cell in cells if not (out / f"{cell.name}.json").exists()]
-    deadline = time.monotonic() + (0 if render else budget)
-    # Each worker is a new program: a fork of a process with tensors and threads may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        running: dict[Future[dict[str, Any]], Cell] = {}
-        while running or (missing and time.monotonic() < deadline):
-            while missing and len(running) < workers and time.monotonic() < deadline:
-                cell = missing.pop(0)
-                running[pool.submit(run_cell, cell)] = cell
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                cell, result = running.pop(future), future.result()
-                part = out / f".{cell.name}.part"
-                part.write_text(json.dumps(result) + "\n")
-                part.rename(out / f"{cell.name}.json")
-                reward, seconds = result["cumulative_reward"], result["seconds"]
-                print(f"{cell.name}: {reward:.1f} in {seconds:.0f} s, {len(missing)} to begin", flush=True)
-    from sapo_results import write_results
-
+    run_missing(missing, out, workers, 0 if render else budget)
     print(f"results: {write_results(out, cells)}")
 
 

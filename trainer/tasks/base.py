@@ -15,7 +15,7 @@ class Prompt:
     """One task instance, named (task, seed, index).
 
     `text` is what the policy reads before any chat template; `answer` is the reference answer where there is one;
-    `entry` holds whatever else the scorer needs and must be plain data, since verifier workers receive it.
+    `entry` holds whatever else the scorer needs. Verifier workers rebuild all of it from the name.
     """
 
     task: str
