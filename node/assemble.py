@@ -130,7 +130,9 @@ def assemble(
     prompts = LocalPrompts(manifest, commons.registry)
     sampling = sampling_of(config, commons.registry)
     identity = simulated_identity(config.swarm.seed, role.number)
-    publisher = Publisher(identity, transport, SequenceCounter(lambda _: None), _claims(manifest, policy, sampling))
+    gate = _gate(commons, identity, clock, lags, policy)
+    claims = _claims(manifest, policy, sampling)
+    publisher = Publisher(identity, transport, SequenceCounter(lambda _: None), claims, gate.counters)
     if role.attack is not None:
         publisher.corrupt(role.attack, random.Random(f"{seed}/attack"))
     optimizer = OptimizerSpec(lr=config.learning.lr, dtype=config.learning.dtype)
@@ -144,7 +146,7 @@ def assemble(
         trainer=Trainer(policy, algorithm_of(config, sampling.max_tokens), optimizer),
         mixer=Mixer(role.mixing, policy, clock, lags, sampling.temperature),
         publisher=publisher,
-        gatherer=_gatherer(commons, transport, prompts, _gate(commons, identity, clock, lags, policy), policy),
+        gatherer=_gatherer(commons, transport, prompts, gate, policy),
     )
     return Node(organs, _habits(config, role, sampling), seed, record)
 

@@ -253,7 +253,8 @@ def _check_numbers(config: SimulateConfig) -> None:
     _require(0 <= links.wait_fraction <= 1, f"--wait-fraction {links.wait_fraction}: must lie between 0 and 1")
     _require(0 <= links.delay < links.round_seconds, "--delay must be at least 0 and shorter than a round")
     _require(0 <= links.loss < 1, f"--loss {links.loss}: must be at least 0 and below 1")
-    _require(swarm.max_age_rounds >= 0 and swarm.max_lag >= 0, "--max-age-rounds and --max-lag cannot be negative")
+    _require(0 <= swarm.max_age_rounds <= 256, f"--max-age-rounds {swarm.max_age_rounds}: must lie between 0 and 256")
+    _require(swarm.max_lag >= 0, f"--max-lag {swarm.max_lag}: cannot be negative")
     for name, value in (("--own-skill", swarm.own_skill), ("--other-skill", swarm.other_skill)):
         _require(0 <= value <= 1, f"{name} {value}: must lie between 0 and 1")
     for name, count in (

@@ -3,18 +3,28 @@
 import hashlib
 import math
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shoal.defenses.attacks import Attack, Draft, Outgoing
+from shoal.defenses.verdict import Counters
 from shoal.node.sets import OwnSet
 from shoal.protocol.columns import pack_floats
 from shoal.protocol.envelope import PROTOCOL_VERSION, Header, Kind, seal
+from shoal.protocol.errors import ProtocolError
 from shoal.protocol.identity import Identity
 from shoal.protocol.sequence import SequenceCounter
 from shoal.protocol.transport import Transport
-from shoal.protocol.wire import FINISH_EOS, FINISH_LENGTH, PromptName, Rollout, SamplerSettings, encode_rollout
+from shoal.protocol.wire import (
+    FINISH_EOS,
+    FINISH_LENGTH,
+    PromptName,
+    Rollout,
+    SamplerSettings,
+    check_rollout,
+    encode_rollout,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +40,21 @@ class Claims:
 class Publisher:
     """Seals rollouts, serves their blobs for as long as peers may want them, and announces them."""
 
-    def __init__(self, identity: Identity, transport: Transport, sequences: SequenceCounter, claims: Claims) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        transport: Transport,
+        sequences: SequenceCounter,
+        claims: Claims,
+        counters: Counters,
+    ) -> None:
         self.identity = identity
         self.transport = transport
         self.sequences = sequences
         self.claims = claims
+        self.counters = counters
         self.attack: Attack | None = None
         self.attack_rng = random.Random(0)  # replaced with the attack's own seeded one
-        self.counters: Counter[str] = Counter()
         self.served: deque[tuple[int, bytes]] = deque()  # (round, digest), oldest first
 
     def corrupt(self, attack: Attack, rng: random.Random) -> None:
@@ -47,22 +64,29 @@ class Publisher:
 
     async def publish(self, own: OwnSet) -> None:
         """Seal one own set and announce it."""
-        for outgoing in self._messages(own):
+        try:
+            messages = self._messages(own)
+        except ProtocolError as error:  # an own text that no peer would accept, e.g. one beyond the caps
+            self.counters.add("publish", f"unfit_{error.reason}")
+            return
+        for outgoing in messages:
             blob_digest = hashlib.sha256(outgoing.blob).digest()
             self.transport.offer(blob_digest, outgoing.blob)
             self.served.append((own.round, blob_digest))
             await self.transport.announce(outgoing.announcement)
-            self.counters["announced"] += 1
+            self.counters.add("publish", "announced")
 
     def forget(self, before_round: int) -> None:
         """Stop serving what is too old for any peer to train on."""
         while self.served and self.served[0][0] < before_round:
             self.transport.withdraw(self.served.popleft()[1])
-            self.counters["withdrawn"] += 1
+            self.counters.add("publish", "withdrawn")
 
     def _messages(self, own: OwnSet) -> Sequence[Outgoing]:
         if self.attack is None:
-            return [self._seal(own, [c.text for c in own.completions], own.rewards)]
+            texts = [completion.text for completion in own.completions]
+            check_rollout(self._rollout(own, texts, own.rewards))
+            return [self._seal(own, texts, own.rewards)]
         draft = Draft(
             prompt_text=own.prompt.text,
             answer=own.prompt.answer,

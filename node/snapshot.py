@@ -44,7 +44,6 @@ def take(node: Node) -> tuple[dict[str, Tensor], State]:
         "duplicates": gatherer.screening.memory.duplicates.state(),
         "pool": gatherer.pool.state(),
         "served": [list(item) for item in publisher.served],
-        "published": dict(publisher.counters),
         "sequence": publisher.sequences.position,
         "attack": None if publisher.attack is None else [publisher.attack.state(), random_state(publisher.attack_rng)],
     }
@@ -70,7 +69,6 @@ def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
     gatherer.pool.restore(state["pool"])
     publisher.served.clear()
     publisher.served.extend((round, digest) for round, digest in state["served"])
-    publisher.counters.update(state["published"])
     publisher.sequences = SequenceCounter(lambda _: None, start=state["sequence"])
     if publisher.attack is not None:
         publisher.attack.restore(state["attack"][0])
