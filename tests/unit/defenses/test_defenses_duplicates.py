@@ -109,6 +109,19 @@ def test_a_habitual_copier_of_short_answers_is_caught_after_a_few_rollouts():
     assert copies_until_caught(memory(), (*"ab", *"ab", *"ab", *"ab")) == 3  # log2 70 = 6.1 bits
 
 
+def test_groups_that_are_all_alike_take_no_evidence_back():
+    store = memory()
+    arrival = 0
+    reasons = []
+    for number in range(6):
+        for group in (ONE_WRONG, ["cba"] * 8):
+            prompt = b"%d %d" % (number, len(set(group)))
+            judge(store, "a", arrival, group, prompt)
+            reasons += judge(store, "b", arrival + 1, group, prompt)[:1]
+            arrival += 2
+    assert reasons == [""] * 10 + ["copied_rollout", ""]
+
+
 def test_mismatches_take_evidence_back():
     store = memory()
     for number in range(40):
