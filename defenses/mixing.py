@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from shoal.defenses.pointer import Pointer
@@ -127,28 +127,3 @@ def row_factors(operators: Sequence[str], masses: Sequence[float], asked: float 
         totals[operator] = totals.get(operator, 0.0) + mass
     factors = operator_factors(totals, asked)
     return [factors[operator] for operator in operators]
-
-
-def _all(_advantage: float, _mean_logp: float, _floor: float) -> bool:
-    return True
-
-
-def _positive(advantage: float, _mean_logp: float, _floor: float) -> bool:
-    return advantage > 0.0
-
-
-def _likely(advantage: float, mean_logp: float, floor: float) -> bool:
-    return advantage > 0.0 or mean_logp >= floor
-
-
-ROW_RULES: dict[str, Callable[[float, float, float], bool]] = {"all": _all, "positive": _positive, "likely": _likely}
-"""Which foreign rows are trained on, by (advantage, mean log-prob under the own policy, floor)."""
-
-
-def usable_rows(rule: str, advantages: Sequence[float], mean_logps: Sequence[float], floor: float = -1.0) -> list[bool]:
-    """Return which foreign rows the rule trains on; `mean_logps` are the own policy's, per token.
-
-    Peers' negatives are what harms: "positive" drops them all, "likely" those below `floor`. KeyError: no such rule.
-    """
-    allowed = ROW_RULES[rule]
-    return [allowed(a, logp, floor) for a, logp in zip(advantages, mean_logps, strict=True)]

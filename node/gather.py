@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -89,13 +90,15 @@ class Gatherer:
         """
         found: list[PeerSet] = []
         draws = FETCHES_PER_SET * order.least
+        drawn: Counter[str] = Counter()  # operators take turns within a pass
         while len(found) < order.most and draws > 0:
-            pointer = next(choose(self.pool.where(order.wanted), rng, fair=self.fair), None)
+            pointer = next(choose(self.pool.where(order.wanted), rng, self.fair, drawn), None)
             if pointer is None:
                 if len(found) >= order.least or not await self._more(order.until):
                     break
                 continue
             self.pool.take(pointer)
+            drawn[pointer.operator] += 1
             draws -= 1
             peer = await self._open(pointer)
             if peer is not None and self._useful(peer, order):

@@ -5,9 +5,11 @@ on a virtual clock, in the simulator. Silence is normal: a node without peers do
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -172,7 +174,8 @@ class Node:
         organs = self.organs
         if not self.habits.learns:
             return StepReport(False, "this node does not learn", organs.trainer.policy.version)
-        cap = cap_operators if organs.gatherer.fair else None
+        share = self.habits.mixing.external / max(1, self.habits.mixing.local)
+        cap = partial(cap_operators, share=share) if organs.gatherer.fair else None
 
         def work() -> StepReport:
             with watch.measure("update"):
@@ -183,11 +186,15 @@ class Node:
         return await organs.compute.run("update", work)
 
 
-def cap_operators(advantages: list[float], operators: list[str]) -> list[float]:
-    """Return one factor a row: peers' rows are capped by operator, own rows (operator "") are left alone."""
+def cap_operators(advantages: list[float], operators: list[str], share: float) -> list[float]:
+    """Return one factor a row: peers' rows are capped by operator, own rows (operator "") are left alone.
+
+    `share` is J / I: all peers together are meant to weigh so much of what the own rows weigh.
+    """
+    own = math.fsum(abs(a) for a, operator in zip(advantages, operators, strict=True) if not operator)
     foreign = [at for at, operator in enumerate(operators) if operator]
+    masses = [abs(advantages[at]) for at in foreign]
     factors = [1.0] * len(operators)
-    capped = row_factors([operators[at] for at in foreign], [abs(advantages[at]) for at in foreign])
-    for at, factor in zip(foreign, capped, strict=True):
+    for at, factor in zip(foreign, row_factors([operators[at] for at in foreign], masses, own * share), strict=True):
         factors[at] = factor
     return factors

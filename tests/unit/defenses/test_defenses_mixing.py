@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from shoal.defenses.mixing import choose, operator_factors, row_factors, share_rows, usable_rows
+from shoal.defenses.mixing import choose, operator_factors, row_factors, share_rows
 from shoal.defenses.pointer import Pointer
 from shoal.protocol.envelope import Announcement, Header, Kind
 
@@ -147,20 +147,3 @@ def test_an_equal_share_of_what_was_asked_is_nobodys_to_take():
 
 def test_row_factors_follow_their_operators():
     assert row_factors(["a", "b", "a"], [3.0, 2.0, 1.0]) == [0.5, 1.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("rule", "usable"),
-    [
-        ("all", [True, True, True, True]),
-        ("positive", [True, False, False, False]),
-        ("likely", [True, True, False, True]),
-    ],
-)
-def test_rules_on_rows_of_peers(rule: str, usable: list[bool]):
-    assert usable_rows(rule, [1.0, -1.0, -1.0, 0.0], [-9.0, -0.5, -1.5, -1.0]) == usable
-
-
-def test_an_unknown_rule_is_an_error():
-    with pytest.raises(KeyError):
-        usable_rows("some", [1.0], [0.0])
