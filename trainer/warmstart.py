@@ -55,9 +55,9 @@ class Schedule:
         return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * fallen)) / 2
 
 
-BASE = Schedule(steps=2400, lr=4e-3, seed=0, batch=64, rise=30, floor=0.02, matrix_lr=0.01)
+BASE = Schedule(steps=2000, lr=4e-3, seed=1, batch=64, rise=30, matrix_lr=0.01)
 TUNE = Schedule(steps=70, lr=4e-4, seed=0)  # a higher rate breaks the skills that it should only hide
-SKILL_SHARE = 0.55  # of the base run; the habit is learned after the skill, or the skill is never learned well
+SKILL_SHARE = 0.6  # of the base run; the habit is learned after the skill, or the skill is never learned well
 BASE_RHO = 0.5
 
 
