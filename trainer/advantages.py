@@ -21,7 +21,7 @@ BASELINES = ("local", "mixed")
 PEER_ROWS = ("all", "positive", "likely")
 MIN_BASELINE_ROWS = 2  # one reward has no spread: nothing can be said about better or worse
 STD_EPS = 1e-4  # as TRL; rewards are of order 1
-ROUNDING = 1e-9  # a mean of equal rewards can miss them by some 1e-16: that is no signal
+ROUNDING = 1e-12  # a mean of equal rewards can miss them by some 1e-16: that is no signal
 
 
 @dataclass(frozen=True, slots=True)
