@@ -181,6 +181,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         saved = load_latest(tmp_path)
         assert saved is not None
         assert saved.step > reached
+        assert saved.skipped == ()  # what has a finished name is whole
         assert saved.state["step"] == saved.step
         assert torch.equal(saved.tensors["w"], torch.full((40_000,), float(saved.step)))
         reached = saved.step
