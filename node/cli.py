@@ -58,6 +58,7 @@ def evaluate(
     task_config: Path | None = None,
     items: int = 200,
     temperature: float = 0.0,
+    chat_template: bool = True,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Measure a checkpoint on held-out prompts, with 95 % intervals.
@@ -74,12 +75,16 @@ def evaluate(
         Held-out prompts, spread evenly over the tasks.
     temperature
         Sampling temperature; 0 is greedy.
+    chat_template
+        Prompts go through the chat template where the tokenizer has one.
     json
         Print one JSON object instead of a table.
     """
-    from shoal.node.try_model import evaluate_model
+    from shoal.node.plan import task_specs
+    from shoal.node.try_model import NamedModel, evaluate_model
 
-    evaluate_model(model, tasks, task_config, (items, temperature), as_json=json)
+    specs = task_specs(tasks, task_config)
+    evaluate_model(NamedModel(model, chat_template), specs, (items, temperature), as_json=json)
     return 0
 
 
@@ -93,6 +98,7 @@ def sample(
     temperature: float = 1.0,
     max_tokens: int = 64,
     seed: int = 0,
+    chat_template: bool = True,
 ) -> int:
     """Try a model: sample completions of a prompt.
 
@@ -110,10 +116,12 @@ def sample(
         Longest completion in tokens.
     seed
         Seed of the sampler.
+    chat_template
+        The prompt goes through the chat template where the tokenizer has one.
     """
-    from shoal.node.try_model import sample_model
+    from shoal.node.try_model import NamedModel, sample_model
 
-    sample_model(model, prompt, (count, seed), (temperature, max_tokens))
+    sample_model(NamedModel(model, chat_template), prompt, (count, seed), (temperature, max_tokens))
     return 0
 
 

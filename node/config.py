@@ -7,7 +7,9 @@ import math
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from shoal.protocol.errors import UsageError
 
@@ -70,6 +72,8 @@ class Learning:
     """Sampling temperature."""
     max_tokens: int | None = None
     """Longest completion in tokens (what the tasks suggest when left out)."""
+    chat_template: Annotated[bool, Parameter(negative="--no-chat-template")] = True
+    """Prompts go through the tokenizer's chat template where there is one; --no-chat-template for few-shot prompts."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the forward and backward pass."""
     device: str = "cpu"

@@ -147,7 +147,12 @@ class Node:
         if self.organs.publisher.attack is not None:
             await self.organs.gatherer.eavesdrop(self.organs.publisher.attack.overhear)
             return []
-        until = asyncio.get_running_loop().time() + self.habits.wait_seconds
+        wait = self.habits.wait_seconds
+        if self.organs.prompts.manifest.limits.max_age_rounds == 0:
+            # Synchronous: everybody chooses from all that the round brought, whoever was first.
+            await asyncio.sleep(wait)
+            wait = 0.0
+        until = asyncio.get_running_loop().time() + wait
         if mixing.mix == "joined":
             asked = {own_set.prompt_hash for own_set in own}
             most = FETCHES_PER_SET * mixing.external
@@ -172,8 +177,11 @@ class Node:
     async def update(self, rows: list[Row], watch: Stopwatch) -> StepReport:
         """Train on the rows; all minibatches together are one policy version."""
         organs = self.organs
+        version = organs.trainer.policy.version
         if not self.habits.learns:
-            return StepReport(False, "this node does not learn", organs.trainer.policy.version)
+            return StepReport(False, "this node does not learn", version)
+        if not rows:
+            return StepReport(False, "no signal: all groups uniform", version)
         share = self.habits.mixing.external / max(1, self.habits.mixing.local)
         cap = partial(cap_operators, share=share) if organs.gatherer.fair else None
 

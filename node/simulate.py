@@ -127,7 +127,8 @@ class Simulation:
 
     def _policy(self, number: int) -> Policy:
         """Return the policy that a node begins with, equal in every arm."""
-        policy = load_policy(self.plan.model, self.config.learning.device)
+        learning = self.config.learning
+        policy = load_policy(self.plan.model, learning.device, template=learning.chat_template)
         if self.plan.skills:
             swarm = self.config.swarm
             rhos = (swarm.own_skill, swarm.other_skill)

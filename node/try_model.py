@@ -2,7 +2,8 @@
 
 import json
 import math
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from rich.console import Console
@@ -11,31 +12,34 @@ from rich.table import Table
 from shoal.defenses.text import safe
 from shoal.node.heldout import Answers, answer, held_out_prompts
 from shoal.node.intervals import Interval, wilson
-from shoal.node.plan import task_specs
 from shoal.protocol.errors import UsageError
 from shoal.trainer.engine import Sampling, make_engine
 from shoal.trainer.model import DEFAULT_MODEL, Policy, load_policy
-from shoal.trainer.tasks.registry import TASK_SETS, TaskRegistry, known_tasks
+from shoal.trainer.tasks.registry import TASK_SETS, TaskRegistry, TaskSpec, known_tasks
 from shoal.trainer.verify import Grader
 
 SHOWN_CHARS = 2000
 
 
-def load_named(model: str) -> Policy:
-    """Load `default` or the directory of that name."""
-    return load_policy(DEFAULT_MODEL if model == "default" else model)
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """`default` or the directory of a model; without `template`, prompts are read as they are."""
+
+    name: str
+    template: bool = True
+
+    def load(self) -> Policy:
+        """Return the policy."""
+        return load_policy(DEFAULT_MODEL if self.name == "default" else self.name, template=self.template)
 
 
-def evaluate_model(
-    model: str, tasks: str, task_config: Path | None, measure: tuple[int, float], *, as_json: bool
-) -> None:
+def evaluate_model(model: NamedModel, specs: Sequence[TaskSpec], measure: tuple[int, float], *, as_json: bool) -> None:
     """Print the accuracy of a model by task; `measure` is (held-out prompts, temperature)."""
     items, temperature = measure
     if items < 1:
         raise UsageError(f"--items {items}: must be at least 1")
-    specs = task_specs(tasks, task_config)
     with Grader(TaskRegistry(specs)) as grader:
-        policy = load_named(model)
+        policy = model.load()
         longest = max(grader.registry.task(name).max_tokens for name in grader.registry.names)
         sampling = Sampling(temperature=temperature, max_tokens=longest)
         prompts = held_out_prompts(grader.registry, items)
@@ -43,7 +47,9 @@ def evaluate_model(
     if as_json:
         Console(soft_wrap=True).print_json(json.dumps({name: _plain(interval) for name, interval in rows.items()}))
         return
-    table = Table("task", "items", "accuracy", "95 % interval", title=safe(f"{model}, temperature {temperature:g}"))
+    table = Table(
+        "task", "items", "accuracy", "95 % interval", title=safe(f"{model.name}, temperature {temperature:g}")
+    )
     for name, interval in rows.items():
         if interval is None:
             table.add_row(name, "0", "unscorable", "")
@@ -71,12 +77,12 @@ def _plain(interval: Interval | None) -> dict[str, float] | None:
     return {"accuracy": interval.mean, "low": interval.low, "high": interval.high, "items": interval.items}
 
 
-def sample_model(model: str, prompt: str, draws: tuple[int, int], limits: tuple[float, int]) -> None:
+def sample_model(model: NamedModel, prompt: str, draws: tuple[int, int], limits: tuple[float, int]) -> None:
     """Print completions of a prompt; `draws` is (count, seed), `limits` is (temperature, longest in tokens)."""
     (count, seed), (temperature, longest) = draws, limits
     if count < 1:
         raise UsageError(f"--count {count}: must be at least 1")
-    engine = make_engine(load_named(model))
+    engine = make_engine(model.load())
     sampling = Sampling(temperature=temperature, max_tokens=longest)
     [group] = engine.sample([prompt], count, sampling, torch.Generator().manual_seed(seed))
     table = Table("completion", "tokens", "mean log-prob", "finished")

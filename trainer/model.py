@@ -73,8 +73,11 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32") -> Policy:
+def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32", template: bool = True) -> Policy:
     """Load a policy from a Hugging Face directory (config, safetensors weights, tokenizer).
+
+    Without `template` prompts are read as they are, even where the tokenizer has a chat template: worked examples
+    in a prompt address a text model, and an instruct model answers them better as such.
 
     Raises EnvironmentFault when the directory or one of its parts is missing or damaged, UsageError for a dtype or
     device that does not exist here.
@@ -97,7 +100,7 @@ def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32") -
         tokenizer_hash=tokenizer_hash,
         eos_ids=eos_ids,
         pad_id=pad_id,
-        has_template=bool(tokenizer.chat_template),
+        has_template=template and bool(tokenizer.chat_template),
     )
 
 

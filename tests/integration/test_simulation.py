@@ -110,12 +110,16 @@ def test_a_run_with_attackers_and_a_bad_network_resumes_too(tmp_path: Path) -> N
     assert (tmp_path / "cut" / METRICS).read_bytes() == (tmp_path / "whole" / METRICS).read_bytes()
 
 
-@pytest.mark.parametrize(("bound", "spread", "delay"), [(0, 0.2, 2.0), (1, 1.5, 15.0), (3, 1.5, 15.0)])
-def test_no_trained_row_exceeds_the_bounds(tmp_path: Path, bound: int, spread: float, delay: float) -> None:
+@pytest.mark.parametrize(
+    ("bound", "spread", "delay", "wait"), [(0, 0.2, 0.5, 0.3), (1, 1.5, 15.0, 0.6), (3, 1.5, 15.0, 0.6)]
+)
+def test_no_trained_row_exceeds_the_bounds(
+    tmp_path: Path, bound: int, spread: float, delay: float, wait: float
+) -> None:
     slow = with_(
         SMALL,
         swarm={"max_age_rounds": bound, "max_lag": bound, "rounds": 8},
-        links={"speed_spread": spread, "delay": delay, "wait_fraction": 0.6},
+        links={"speed_spread": spread, "delay": delay, "wait_fraction": wait},
         run={"arms": ("swarm",)},
     )
     swarm = steps(run(slow, tmp_path))
@@ -154,3 +158,40 @@ def test_a_partition_starves_and_healing_feeds_again(tmp_path: Path) -> None:
     assert used[2] > 0
     assert used[5] == 0
     assert used[8] > 0
+
+
+def test_a_step_without_signal_says_so(tmp_path: Path) -> None:
+    """At a learning rate of next to nothing and two completions a group, some pass finds only uniform groups."""
+    hopeless = with_(
+        SMALL,
+        mixing={"local": 1, "external": 1, "group_size": 2, "tasks_per_node": 1},
+        learning={"lr": 1e-9, "temperature": 0.01},
+        swarm={"nodes": 2},
+        run={"arms": ("isolated",)},
+    )
+    quiet = [event for event in steps(run(hopeless, tmp_path), "isolated") if not event["signal"]]
+    assert quiet, "every group differed: the test shows nothing"
+    assert {event["note"] for event in quiet} == {"no signal: all groups uniform"}
+    assert all(event["loss"] == 0 for event in quiet)
+
+
+def test_bound_zero_is_the_synchronous_run(tmp_path: Path) -> None:
+    """With bound 0 a node chooses from all that the round brought: delays change no bit as long as all are in time."""
+    lockstep = with_(
+        SMALL,
+        swarm={"max_age_rounds": 0, "max_lag": 0, "nodes": 2},
+        mixing={"external": 2, "local": 2},
+        links={"speed_spread": 0.0, "delay": 0.0, "wait_fraction": 0.3},
+        run={"arms": ("swarm",), "checkpoint_every": 6},
+    )
+    delayed = with_(lockstep, links={"delay": 0.5})
+    kept = ("node", "round", "version", "reward", "loss", "grad_norm", "peer_rows", "ages", "lags")
+    first, second = (
+        sorted(
+            [[event[key] for key in kept] for event in steps(run(config, tmp_path / str(at)))], key=lambda row: row[:2]
+        )
+        for at, config in enumerate((lockstep, delayed))
+    )
+    assert any(row[kept.index("peer_rows")] for row in first), "nothing of peers was used: the test shows nothing"
+    assert {age for row in first for age in row[kept.index("ages")]} == {"0"}
+    assert first == second
