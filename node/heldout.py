@@ -19,12 +19,16 @@ SEARCHED = 64  # instances looked at for each held-out prompt wanted; one in eig
 
 
 def held_out_prompts(registry: TaskRegistry, count: int) -> list[Prompt]:
-    """Return `count` held-out prompts, spread evenly over the tasks; fewer where a task has too few texts."""
+    """Return `count` held-out prompts, spread evenly over the tasks; where one has too few texts, others give more."""
     share, extra = divmod(count, len(registry.names))
-    prompts: list[Prompt] = []
-    for position, task in enumerate(registry.names):
-        prompts.extend(_held_out_of(registry, task, share + (position < extra)))
-    return prompts
+    found = {
+        task: _held_out_of(registry, task, share + (position < extra)) for position, task in enumerate(registry.names)
+    }
+    for task in registry.names:
+        missing = count - sum(map(len, found.values()))
+        if missing:
+            found[task] = _held_out_of(registry, task, len(found[task]) + missing)
+    return [prompt for prompts in found.values() for prompt in prompts]
 
 
 def _held_out_of(registry: TaskRegistry, task: str, count: int) -> list[Prompt]:
