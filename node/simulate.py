@@ -15,7 +15,7 @@ from shoal.node import paths
 from shoal.node.assemble import Commons, sampling_of, simulated_identity, simulated_manifest
 from shoal.node.config import Arm, SimulateConfig
 from shoal.node.events import Event, RoundResult, sample_events, step_event
-from shoal.node.heldout import answer, eval_event, held_out_prompts
+from shoal.node.heldout import Answers, answer, eval_event, held_out_prompts
 from shoal.node.plan import Plan, make_plan, roles_of
 from shoal.node.report import write_report
 from shoal.node.runfolder import RunFolder, find_run, new_run
@@ -51,6 +51,7 @@ class Simulation:
         self.arm: Arm = config.run.arms[0]
         self.swarm: Swarm | None = None
         self.due: dict[int, int] = {}
+        self.first_answers: dict[int, Answers] = {}
 
     def run(self) -> None:
         """Run all arms, or those that are left after the latest checkpoint."""
@@ -162,7 +163,11 @@ class Simulation:
         organs = self.swarm.nodes[number].organs
         digest = hashlib.sha256(f"shoal/eval/{self.config.swarm.seed}/{number}/{round}".encode()).digest()
         sampling = sampling_of(self.config, self.commons.registry)
-        answers = answer(organs.engine, organs.grader, self.held_out, sampling, int.from_bytes(digest[:7]))
+        answers = self.first_answers.get(number) if round == 0 else None
+        if answers is None:
+            answers = answer(organs.engine, organs.grader, self.held_out, sampling, int.from_bytes(digest[:7]))
+        if round == 0:
+            self.first_answers[number] = answers  # the same in every arm: all begin from the same weights
         self._record(eval_event(round, answers), number)
         for name in self.plan.attacks:
             shown = answers.share(ATTACKS[name]().shown)
