@@ -113,9 +113,9 @@ def regime_cells() -> Iterator[Cell]:
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Run one cell in this process and return its figures: means over nodes."""
     from shoal.node.plan import make_plan
+    from shoal.node.report.summary import summarise
     from shoal.node.runfolder import new_run
     from shoal.node.simulate import Simulation
-    from shoal.node.summary import summarise
     from shoal.trainer.tasks.registry import TaskRegistry
     from shoal.trainer.verify import Grader
 

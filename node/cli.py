@@ -149,7 +149,7 @@ def report(run: Path, /) -> int:
     run
         The folder of the run.
     """
-    from shoal.node.report import write_report
+    from shoal.node.report.page import write_report
 
     print_line(f"report: {write_report(run)}")
     return 0

@@ -17,9 +17,9 @@ from shoal.node.config import Arm, SimulateConfig
 from shoal.node.events import Event, RoundResult, sample_events, step_event
 from shoal.node.heldout import Answers, answer, eval_event, held_out_prompts
 from shoal.node.plan import Plan, make_plan, roles_of
-from shoal.node.report import write_report
+from shoal.node.report.page import write_report
+from shoal.node.report.summary import lines, summarise
 from shoal.node.runfolder import RunFolder, find_run, new_run
-from shoal.node.summary import lines, summarise
 from shoal.node.swarm import Swarm, VirtualNow
 from shoal.node.table import LiveTable
 from shoal.protocol.identity import short

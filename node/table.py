@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.defenses.text import safe
-from shoal.node.figures import ACCEPTED, is_refusal, mean_curve
-from shoal.node.intervals import percent
 from shoal.node.progress import Progress, duration
-from shoal.node.runlog import Event, setting
-from shoal.node.summary import ARM_WORDS
+from shoal.node.report.figures import ACCEPTED, is_refusal, mean_curve
+from shoal.node.report.intervals import percent
+from shoal.node.report.runlog import Event, setting
+from shoal.node.report.summary import ARM_WORDS
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 SPARKS = 16

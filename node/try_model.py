@@ -11,7 +11,7 @@ from rich.table import Table
 
 from shoal.defenses.text import safe
 from shoal.node.heldout import Answers, answer, held_out_prompts
-from shoal.node.intervals import Interval, wilson
+from shoal.node.report.intervals import Interval, wilson
 from shoal.protocol.errors import UsageError
 from shoal.trainer.engine import Sampling, make_engine
 from shoal.trainer.model import DEFAULT_MODEL, Policy, load_policy

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shoal.node.comparison import Finding, Pair, Relation, beside, compare_arms, headline, learned
-from shoal.node.intervals import wilson
+from shoal.node.report.comparison import Finding, Pair, Relation, beside, compare_arms, headline, learned
+from shoal.node.report.intervals import wilson
 
 LOW, MIDDLE, HIGH = wilson(20, 200), wilson(60, 200), wilson(140, 200)
 NEAR = wilson(66, 200)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.node.intervals import Interval, span, wilson
+from shoal.node.report.intervals import Interval, span, wilson
 
 
 @pytest.mark.parametrize(

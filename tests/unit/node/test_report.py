@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_run import EVIL, FakeRun
 
-from shoal.node.report import flat, inert_lines, pick_samples, write_report
+from shoal.node.report.page import flat, inert_lines, pick_samples, write_report
 from shoal.protocol.errors import EnvironmentFault
 
 VOID = {"meta", "path", "br", "use", "rect"}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fake_run import FakeRun
 
-from shoal.node.comparison import Relation
-from shoal.node.intervals import percent
-from shoal.node.runlog import setting
-from shoal.node.summary import Summary, lines, summarise
+from shoal.node.report.comparison import Relation
+from shoal.node.report.intervals import percent
+from shoal.node.report.runlog import setting
+from shoal.node.report.summary import Summary, lines, summarise
 from shoal.protocol.errors import EnvironmentFault
 
 RUN = {

@@ -14,8 +14,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from shoal.node.figures import Curve
-from shoal.node.intervals import Interval
+from shoal.node.report.figures import Curve
+from shoal.node.report.intervals import Interval
 
 # Colours stand for variables of the page, so that one drawing serves its light and its dark dress. The values here
 # never show; they only have to be distinct.

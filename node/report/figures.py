@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from shoal.defenses.verdict import LAYERS
-from shoal.node.intervals import Interval, wilson
-from shoal.node.runlog import Event
+from shoal.node.report.intervals import Interval, wilson
+from shoal.node.report.runlog import Event
 
 Curve = tuple[tuple[int, float], ...]
 

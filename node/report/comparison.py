@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shoal.node.intervals import Interval, span
+from shoal.node.report.intervals import Interval, span
 
 OTHERS = {
     "isolated": "the same nodes isolated",

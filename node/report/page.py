@@ -11,11 +11,11 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from shoal.defenses.text import safe
-from shoal.node.comparison import headline
-from shoal.node.intervals import percent, span
-from shoal.node.plots import Series, bar_chart, line_chart
-from shoal.node.runlog import Event, setting
-from shoal.node.summary import Summary, summarise
+from shoal.node.report.comparison import headline
+from shoal.node.report.intervals import percent, span
+from shoal.node.report.plots import Series, bar_chart, line_chart
+from shoal.node.report.runlog import Event, setting
+from shoal.node.report.summary import Summary, summarise
 from shoal.protocol.errors import EnvironmentFault
 
 REPORT = "report.html"
@@ -141,7 +141,7 @@ def _environment() -> Environment:
 
 def render(summary: Summary) -> str:
     """Return the page; the same summary gives the same bytes."""
-    source = files("shoal.node").joinpath("report.html.j2").read_text(encoding="utf-8")
+    source = files("shoal.node.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     swarm = summary.arm("swarm")
     return (
         _environment()

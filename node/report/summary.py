@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shoal.node.comparison import OTHERS, Finding, Pair, compare_arms, headline, learned
-from shoal.node.figures import (
+from shoal.node.report.comparison import OTHERS, Finding, Pair, compare_arms, headline, learned
+from shoal.node.report.figures import (
     ACCEPTED,
     Curve,
     by_task,
@@ -21,8 +21,8 @@ from shoal.node.figures import (
     pooled,
     totals,
 )
-from shoal.node.intervals import Interval, percent, span
-from shoal.node.runlog import Event, RunLog, read_run, setting
+from shoal.node.report.intervals import Interval, percent, span
+from shoal.node.report.runlog import Event, RunLog, read_run, setting
 
 ARM_WORDS = {
     "swarm": "swarm",
