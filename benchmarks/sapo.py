@@ -87,27 +87,35 @@ REGIMES: dict[str, dict[str, dict[str, Any]]] = {
 """What each regime changes against the defaults."""
 
 
-def core_cells() -> Iterator[Cell]:
-    """Yield the table of the paper: splits x rules x seeds, with both controls."""
-    for seed in SEEDS:
-        yield Cell("default", 8, 0, "none", "whole", "isolated", seed)
-        yield Cell("default", 8, 0, "none", "whole", "isolated_total", seed)
-        for local, external in SPLITS[1:]:
-            for rule in RULES:
-                yield Cell("default", local, external, rule, "whole", "swarm", seed)
-
-
-def regime_cells() -> Iterator[Cell]:
-    """Yield 8/0 and 4/4 in every other regime, and the other ways of mixing in the default one."""
-    for seed in SEEDS[:2]:
+def core_cells(seed: int) -> Iterator[Cell]:
+    """Yield the table of the paper for one seed: splits x rules, with both controls."""
+    yield Cell("default", 8, 0, "none", "whole", "isolated", seed)
+    yield Cell("default", 8, 0, "none", "whole", "isolated_total", seed)
+    for local, external in SPLITS[1:]:
         for rule in RULES:
-            yield Cell("default", 4, 4, rule, "joined", "swarm", seed)
-        for regime, settings in REGIMES.items():
-            if regime == "default":
-                continue
-            yield Cell(regime, 8, 0, "none", "whole", "isolated", seed, settings)
-            for rule in ("all", "positive"):
-                yield Cell(regime, 4, 4, rule, "whole", "swarm", seed, settings)
+            yield Cell("default", local, external, rule, "whole", "swarm", seed)
+
+
+def regime_cells(seed: int) -> Iterator[Cell]:
+    """Yield 8/0 and 4/4 in every other regime, and joined groups in the default one, for one seed."""
+    for regime, settings in REGIMES.items():
+        if regime == "default":
+            continue
+        yield Cell(regime, 8, 0, "none", "whole", "isolated", seed, settings)
+        for rule in ("all", "positive"):
+            yield Cell(regime, 4, 4, rule, "whole", "swarm", seed, settings)
+    for rule in RULES:
+        yield Cell("default", 4, 4, rule, "joined", "swarm", seed)
+
+
+def all_cells() -> list[Cell]:
+    """Return every cell, the most telling ones first."""
+    first, *others = SEEDS
+    cells = [*core_cells(first), *regime_cells(first)]
+    for seed in others:
+        cells.extend(core_cells(seed))
+    cells.extend(regime_cells(others[0]))
+    return cells
 
 
 def run_cell(cell: Cell) -> dict[str, Any]:
@@ -199,7 +207,7 @@ def main(
             run_missing([alone, together], Path(scratch), workers, budget)
         return
     out.mkdir(parents=True, exist_ok=True)
-    cells = [*core_cells(), *regime_cells()]
+    cells = all_cells()
     missing = [cell for cell in cells if not (out / f"{cell.name}.json").exists()]
     run_missing(missing, out, workers, 0 if render else budget)
     print(f"results: {write_results(out, cells)}")
