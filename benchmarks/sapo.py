@@ -65,7 +65,9 @@ class Cell:
         return SimulateConfig(
             mixing=replace(mixing, **told.get("mixing", {})),
             learning=Learning(**told.get("learning", {})),
-            swarm=replace(SwarmOptions(rounds=rounds, seed=self.seed), **told.get("swarm", {})),
+            swarm=replace(
+                SwarmOptions(rounds=rounds, seed=self.seed, own_skill=0.4, other_skill=0.03), **told.get("swarm", {})
+            ),
             links=Links(**told.get("links", {})),
             run=run,
         )

@@ -86,7 +86,7 @@ class SwarmOptions:
 
     nodes: int = 4
     """Number of nodes, 1 to 32."""
-    rounds: int = 100
+    rounds: int = 60
     """Rounds of swarm time."""
     tasks: str = "strings"
     """A named set, or task names separated by commas, e.g. rg/chain_sum,rg/gcd."""
@@ -99,7 +99,7 @@ class SwarmOptions:
     auto: skills for the default model on the default tasks, else same."""
     own_skill: float = 0.4
     """Share of right answers that a node starts with on its own two tasks."""
-    other_skill: float = 0.03
+    other_skill: float = 0.005
     """The same on all other tasks."""
     attack: tuple[str, ...] = ()
     """NAME:SHARE of malicious nodes, e.g. text:0.25; may be repeated."""
