@@ -122,6 +122,7 @@ def all_cells() -> list[Cell]:
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Run one cell in this process and return its figures: means over nodes."""
+    from shoal.node.heldout import held_out_prompts
     from shoal.node.plan import make_plan
     from shoal.node.report.summary import summarise
     from shoal.node.runfolder import new_run
@@ -136,7 +137,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             config = replace(config, mixing=replace(config.mixing, peer_rows="all"))
         folder = new_run(config)
         with Grader(TaskRegistry(make_plan(config).specs)) as grader:
-            Simulation(config, folder, grader, lambda _: None).run()
+            held_out = held_out_prompts(grader.registry, config.run.eval_items)
+            Simulation(config, folder, grader, held_out, lambda _: None).run()
         folder.close()
         [arm] = summarise(folder.path).arms
         return {

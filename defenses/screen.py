@@ -11,11 +11,12 @@ from shoal.defenses.provenance import Rebuild, RebuiltPrompt, check_provenance
 from shoal.defenses.reputation import Reputation, key_subject
 from shoal.defenses.text import TextRules, check_text
 from shoal.defenses.verdict import ACCEPTED, Counters, Verdict, reject
+from shoal.protocol.columns import ITEM_SIZE, ints
 from shoal.protocol.envelope import Header, check_payload
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.limits import Limits
 from shoal.protocol.manifest import Manifest
-from shoal.protocol.wire import PromptName, Rollout, decode_rollout, ints, matches_header
+from shoal.protocol.wire import PromptName, Rollout, decode_rollout, matches_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,17 @@ def _texts(rollout: Rollout, prompt: RebuiltPrompt, context: ScreenContext) -> l
         decode_ids=context.decode_ids if rollout.tokenizer == context.own_tokenizer else None,
         vocabulary=context.vocabulary,
     )
-    columns = [ints(column) for column in rollout.token_ids] or [None] * len(rollout.completions)
-    return [check_text(text, ids, rules) for text, ids in zip(rollout.completions, columns, strict=True)]
+    columns = rollout.token_ids or [None] * len(rollout.completions)
+    return [_text(text, column, rules) for text, column in zip(rollout.completions, columns, strict=True)]
+
+
+def _text(text: str, column: bytes | None, rules: TextRules) -> Verdict:
+    """Judge one completion; its column of ids is unpacked only when it is as short as was declared."""
+    if column is None:
+        return check_text(text, None, rules)
+    if len(column) > rules.max_tokens * ITEM_SIZE:
+        return reject("text", "too_many_tokens")
+    return check_text(text, ints(column), rules)
 
 
 def _whole(verdicts: Sequence[Verdict]) -> Verdict | None:

@@ -71,7 +71,10 @@ def simulated_manifest(config: SimulateConfig, registry: TaskRegistry, slots: in
     founder = simulated_identity(config.swarm.seed, 0)
     nodes = range(config.swarm.nodes)
     keys = {f"node-{number}": [simulated_identity(config.swarm.seed, number).key.hex()] for number in nodes}
+    sampling = sampling_of(config, registry)
     limits = SwarmLimits(
+        max_tokens=max(4096, sampling.max_tokens),
+        temperature=(0, max(2 * MILLION, round(sampling.temperature * MILLION))),
         max_age_rounds=config.swarm.max_age_rounds,
         max_lag=config.swarm.max_lag,
         shared_slots=max(64, slots),
@@ -126,7 +129,8 @@ def assemble(
     """Wire one node."""
     config, manifest = commons.config, commons.manifest
     seed = f"{config.swarm.seed}/{role.number}"
-    clock, lags = Clock(commons.now, manifest.genesis, manifest.round_seconds), LagClock()
+    clock = Clock(commons.now, manifest.genesis, manifest.round_seconds)
+    lags = LagClock(manifest.limits.max_age_rounds + 2)
     prompts = LocalPrompts(manifest, commons.registry)
     sampling = sampling_of(config, commons.registry)
     identity = simulated_identity(config.swarm.seed, role.number)
@@ -144,7 +148,7 @@ def assemble(
         engine=make_engine(policy),
         grader=commons.grader,
         trainer=Trainer(policy, algorithm_of(config, sampling.max_tokens), optimizer),
-        mixer=Mixer(role.mixing, policy, clock, lags, sampling.temperature),
+        mixer=Mixer(role.mixing, policy, clock, lags, sampling.temperature, gate.context.config.on("mixing")),
         publisher=publisher,
         gatherer=_gatherer(commons, transport, prompts, gate, policy),
     )

@@ -169,7 +169,7 @@ class SimulateConfig:
         for name in ("out", "resume", "force"):
             del settings["run"][name]
         config = settings["swarm"]["task_config"]
-        settings["swarm"]["task_config"] = None if config is None else str(config)
+        settings["swarm"]["task_config"] = None if config is None else str(config.absolute())
         return settings
 
 
@@ -236,7 +236,11 @@ def _check_mixing(mixing: Mixing, minibatches: int, nodes: int) -> None:
         mixing.sampled >= max(mixing.local, 1),
         f"--tasks-per-node {mixing.sampled} is fewer than --local {mixing.local}: a node uses no more than it samples",
     )
-    _require(mixing.mix == "whole" or mixing.local > 0, "--mix joined needs --local above 0: peers join own groups")
+    joins = mixing.local > 0 and mixing.external > 0 and mixing.shared > 0
+    _require(
+        mixing.mix == "whole" or joins,
+        "--mix joined needs --local, --external and --shared-prompts above 0: peers join own groups of shared prompts",
+    )
     _require(
         0 <= mixing.shared <= mixing.sampled,
         f"--shared-prompts {mixing.shared} must lie between 0 and the {mixing.sampled} prompts a node samples",
@@ -246,6 +250,7 @@ def _check_mixing(mixing: Mixing, minibatches: int, nodes: int) -> None:
 def _check_numbers(config: SimulateConfig) -> None:
     learning, links, swarm, run = config.learning, config.links, config.swarm, config.run
     _require(learning.lr > 0 and math.isfinite(learning.lr), f"--lr {learning.lr}: must be a positive number")
+    _require(0 <= learning.entropy <= 1, f"--entropy {learning.entropy}: must lie between 0 and 1")
     _require(0 < learning.temperature <= 5, f"--temperature {learning.temperature}: must be above 0 and at most 5")
     _require(
         learning.max_tokens is None or 1 <= learning.max_tokens <= 16384,
@@ -268,6 +273,7 @@ def _check_numbers(config: SimulateConfig) -> None:
         ("--threads", run.threads),
     ):
         _require(count >= 1, f"{name} {count}: must be at least 1")
+    _require(run.threads <= 256, f"--threads {run.threads}: must be at most 256")
 
 
 def check(config: SimulateConfig) -> None:

@@ -36,12 +36,14 @@ OVERHEARD = 16  # rollouts that an attacker reads in one pass
 class Order:
     """What a pass asks of the pool: how many sets, of which pointers, which of them are useful, and how long to wait.
 
-    `least` sets end the waiting for more announcements, `most` end the search; `until` is loop time in seconds.
+    `least` sets end the waiting for more announcements, `most` end the search; nobody waits beyond `until`, and nothing
+    more is fetched from `stop` on (both loop time in seconds).
     """
 
     least: int
     most: int
     until: float
+    stop: float
     wanted: Callable[[Pointer], bool]
     useful: Callable[[PeerSet], bool]
 
@@ -103,9 +105,14 @@ class Gatherer:
             peer = await self._open(pointer)
             if peer is not None and self._useful(peer, order):
                 found.append(peer)
-        self.counters.add("choice", "shortfall", max(0, order.least - len(found)))
+            if asyncio.get_running_loop().time() >= order.stop:
+                self.counters.add("choice", "out_of_time")
+                break
         # Fetching took time: nothing beyond the bounds on age and lag goes on to training.
-        return [peer for peer in found if self.gate.recheck(peer.pointer).usable]
+        usable = [peer for peer in found if self.gate.recheck(peer.pointer).usable]
+        self.counters.add("choice", "usable", len(usable))
+        self.counters.add("choice", "shortfall", max(0, order.least - len(usable)))
+        return usable
 
     async def eavesdrop(self, overhear: Callable[[bytes, bytes], None]) -> None:
         """Hand what peers published to an attacker, opened by nobody."""
@@ -125,11 +132,10 @@ class Gatherer:
         return left > 0 and await self.pool.wait(left)
 
     def _useful(self, peer: PeerSet, order: Order) -> bool:
-        if not order.useful(peer):
+        useful = order.useful(peer)
+        if not useful:
             self.counters.add("choice", "no_variance")
-            return False
-        self.counters.add("choice", "used")
-        return True
+        return useful
 
     async def _open(self, pointer: Pointer) -> PeerSet | None:
         """Fetch, screen and regrade one rollout; None, and a count, when nothing of it may be used."""

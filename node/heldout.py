@@ -8,6 +8,7 @@ import torch
 
 from shoal.node.events import Event, number
 from shoal.node.sets import reward_of
+from shoal.protocol.errors import UsageError
 from shoal.protocol.prompts import is_held_out, prompt_hash
 from shoal.trainer.engine import Engine, Sampling
 from shoal.trainer.tasks.base import Prompt
@@ -28,6 +29,8 @@ def held_out_prompts(registry: TaskRegistry, count: int) -> list[Prompt]:
         missing = count - sum(map(len, found.values()))
         if missing:
             found[task] = _held_out_of(registry, task, len(found[task]) + missing)
+    if not any(found.values()):
+        raise UsageError("the tasks have no held-out prompts (one text in eight is held out): give more data")
     return [prompt for prompts in found.values() for prompt in prompts]
 
 

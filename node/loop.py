@@ -152,7 +152,8 @@ class Node:
             # Synchronous: everybody chooses from all that the round brought, whoever was first.
             await asyncio.sleep(wait)
             wait = 0.0
-        until = asyncio.get_running_loop().time() + wait
+        now = asyncio.get_running_loop().time()
+        until, stop = now + wait, now + max(wait, self.organs.clock.seconds_left(self.round))
         if mixing.mix == "joined":
             asked = {own_set.prompt_hash for own_set in own}
             most = FETCHES_PER_SET * mixing.external
@@ -160,11 +161,12 @@ class Node:
                 mixing.external,
                 most,
                 until,
+                stop,
                 lambda pointer: pointer.announcement.header.prompt_hash in asked,
                 lambda _: True,
             )
         else:
-            order = Order(mixing.external, mixing.external, until, lambda _: True, lambda peer: not peer.uniform)
+            order = Order(mixing.external, mixing.external, until, stop, lambda _: True, lambda peer: not peer.uniform)
         return await self.organs.gatherer.usable_sets(order, self.rng)
 
     def _news(self) -> dict[str, int]:
@@ -191,7 +193,11 @@ class Node:
                 organs.engine.refresh()
             return report
 
-        return await organs.compute.run("update", work)
+        round = organs.clock.round()
+        report = await organs.compute.run("update", work)
+        for begun in range(round + 1, organs.clock.round() + 1):
+            organs.lags.began(begun, version)  # while the update ran: it was not completed when that round began
+        return report
 
 
 def cap_operators(advantages: list[float], operators: list[str], share: float) -> list[float]:

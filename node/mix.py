@@ -29,6 +29,7 @@ class Mixer:
     clock: Clock
     lags: LagClock
     temperature: float
+    fair: bool = True
 
     def mix(self, own: Sequence[OwnSet], peers: Sequence[PeerSet]) -> Mixed:
         """Return the rows of an update, mixed as configured."""
@@ -103,7 +104,7 @@ def joined_sets(mixer: Mixer, own: Sequence[OwnSet], peers: Sequence[PeerSet]) -
     mixing = mixer.mixing
     most = mixing.external * mixing.group_size // mixing.local
     candidates = [_Joinable(peer, completion) for peer in peers for completion in peer.completions]
-    joinable = share_rows(candidates, most)
+    joinable = share_rows(candidates, most, mixer.fair)
     rows: list[Row] = []
     joined: set[int] = set()
     groups = 0

@@ -1,7 +1,9 @@
 """The folder of one run: its settings, its records, and how it is found, refused or gone on with."""
 
+import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import msgspec
 from shoal.node.config import SimulateConfig
 from shoal.protocol.errors import EnvironmentFault, UsageError
 
-METRICS, TIMINGS, SETTINGS = "metrics.jsonl", "timings.jsonl", "run.json"
+METRICS, TIMINGS, REPORT, SETTINGS = "metrics.jsonl", "timings.jsonl", "report.html", "run.json"
+FOLDERS = ("state", "models")
 DEFAULT_PARENT = Path("runs")
 
 
@@ -63,12 +66,22 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.metrics = Records(path / METRICS)
+        try:
+            fcntl.flock(self.metrics.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.metrics.close()
+            raise UsageError(f"another process is running in {path}: wait for it, or give another --out") from None
         self.timings = Records(path / TIMINGS)
 
     @property
     def checkpoints(self) -> Path:
         """Return where the simulation keeps its state."""
         return self.path / "state"
+
+    @property
+    def had_checkpoints(self) -> bool:
+        """Return True when a checkpoint was finished here, whole or not now."""
+        return any(self.checkpoints.glob("step-*"))
 
     def positions(self) -> list[int]:
         """Return how far the two records have come."""
@@ -115,7 +128,8 @@ def find_run(config: SimulateConfig) -> tuple[RunFolder, SimulateConfig]:
     """Open the run to go on with, with the settings it was begun with; raise `UsageError` when there is none."""
     path = config.run.out or DEFAULT_PARENT / str(max(_numbers(DEFAULT_PARENT), default=0))
     try:
-        saved = msgspec.json.decode((path / SETTINGS).read_bytes(), type=SimulateConfig)
+        content = (path / SETTINGS).read_bytes()
+        saved = msgspec.json.decode(content, type=SimulateConfig, dec_hook=lambda kind, value: kind(value))
     except FileNotFoundError:
         raise UsageError(f"{path} holds no run to resume: name its folder with --out") from None
     except msgspec.MsgspecError as error:
@@ -135,13 +149,17 @@ def find_run(config: SimulateConfig) -> tuple[RunFolder, SimulateConfig]:
 
 
 def _numbers(parent: Path) -> list[int]:
-    return [int(item.name) for item in parent.iterdir() if item.name.isdigit()] if parent.is_dir() else []
+    return (
+        [int(item.name) for item in parent.iterdir() if item.name.isascii() and item.name.isdecimal()]
+        if parent.is_dir()
+        else []
+    )
 
 
 def _clear(path: Path) -> None:
-    """Remove what a run wrote, and nothing else."""
-    for root, folders, files in os.walk(path, topdown=False):
-        for name in files:
-            (Path(root) / name).unlink()
-        for name in folders:
-            (Path(root) / name).rmdir()
+    """Remove what a run wrote, and nothing else; the settings last, so that it stays known as a run until then."""
+    for name in FOLDERS:
+        if (path / name).is_dir() and not (path / name).is_symlink():
+            shutil.rmtree(path / name)
+    for name in (METRICS, TIMINGS, REPORT, SETTINGS):
+        (path / name).unlink(missing_ok=True)

@@ -5,8 +5,10 @@ size from their own rollouts alone; the third arm does so at the swarm's total s
 """
 
 import hashlib
+import logging
 import resource
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -22,14 +24,17 @@ from shoal.node.report.summary import lines, summarise
 from shoal.node.runfolder import RunFolder, find_run, new_run
 from shoal.node.swarm import Swarm, VirtualNow
 from shoal.node.table import LiveTable
+from shoal.protocol.errors import EnvironmentFault
 from shoal.protocol.identity import short
 from shoal.trainer.checkpoint import Saved, load_latest, save
 from shoal.trainer.export import export_hf
 from shoal.trainer.model import Policy, load_policy, set_threads
+from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
 from shoal.trainer.warmstart import skills_of, start_skills
 
+log = logging.getLogger(__name__)
 Show = Callable[[Event], None]
 KEPT_CHECKPOINTS = 2  # the latest, and the one before in case that a disk error spoils it
 
@@ -37,7 +42,9 @@ KEPT_CHECKPOINTS = 2  # the latest, and the one before in case that a disk error
 class Simulation:
     """One run: its arms one after the other, each recorded, evaluated and checkpointed."""
 
-    def __init__(self, config: SimulateConfig, folder: RunFolder, grader: Grader, show: Show) -> None:
+    def __init__(
+        self, config: SimulateConfig, folder: RunFolder, grader: Grader, held_out: Sequence[Prompt], show: Show
+    ) -> None:
         self.config = config
         self.folder = folder
         self.show = show
@@ -47,7 +54,7 @@ class Simulation:
         slots = max(role.prompts for arm in config.run.arms for role in roles_of(arm, config, self.plan.attackers))
         manifest = simulated_manifest(config, registry, slots * config.links.passes)
         self.commons = Commons(config, manifest, registry, grader, self.now)
-        self.held_out = held_out_prompts(registry, config.run.eval_items)
+        self.held_out = held_out
         self.arm: Arm = config.run.arms[0]
         self.swarm: Swarm | None = None
         self.due: dict[int, int] = {}
@@ -57,6 +64,11 @@ class Simulation:
         """Run all arms, or those that are left after the latest checkpoint."""
         set_threads(self.config.run.threads)
         saved = load_latest(self.folder.checkpoints)
+        if saved is None and self.folder.had_checkpoints:
+            place = self.folder.checkpoints
+            raise EnvironmentFault(f"all checkpoints in {place} are damaged: begin again with --force")
+        for damaged in saved.skipped if saved else ():
+            log.warning("a damaged checkpoint was passed over: %s", damaged)
         if saved is None:
             self.folder.rewind([0, 0])
             self._record(self._opening())
@@ -201,13 +213,15 @@ def run_simulation(config: SimulateConfig) -> bool:
     plan = make_plan(config)
     grader = Grader(TaskRegistry(plan.specs))
     load_policy(plan.model, config.learning.device)
+    held_out = held_out_prompts(grader.registry, config.run.eval_items)
     folder = folder or new_run(config)
     finished = True
     with grader, LiveTable() as table:
-        simulation = Simulation(config, folder, grader, table.update)
+        simulation = Simulation(config, folder, grader, held_out, table.update)
         try:
             simulation.run()
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would only spoil the report
             finished = False
             simulation.stopped()
         finally:

@@ -82,6 +82,10 @@ def sample_model(model: NamedModel, prompt: str, draws: tuple[int, int], limits:
     (count, seed), (temperature, longest) = draws, limits
     if count < 1:
         raise UsageError(f"--count {count}: must be at least 1")
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: must lie between 0 and 2^63 - 1")
+    if not prompt:
+        raise UsageError("the prompt is empty: give some text")
     engine = make_engine(model.load())
     sampling = Sampling(temperature=temperature, max_tokens=longest)
     [group] = engine.sample([prompt], count, sampling, torch.Generator().manual_seed(seed))

@@ -122,6 +122,7 @@ def _dtype(name: str) -> torch.dtype:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
+        torch.Generator(device)  # what samples must exist there too
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch asserts where CUDA is not built in
         raise UsageError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error

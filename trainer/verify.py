@@ -29,6 +29,7 @@ SCORES_KEPT = 65_536  # about 200 bytes each
 START_SECONDS = 120.0  # imports on a slow, busy machine
 REPLY_GRACE = 30.0  # beyond the wall limit that the worker itself enforces
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "MPLCONFIGDIR", "XDG_CACHE_HOME")
+KILLS = frozenset({"cpu_time", "wall_time", "memory", "crashed", "refused"})
 NOT_REMEMBERED = frozenset({"wall_time"})  # depends on the machine's load, not on the answer alone
 
 
@@ -128,15 +129,40 @@ class Grader:
         with self._lock:
             if self._closed:
                 raise UsageError("this grader is closed")
+            if most_killed is not None:
+                return self._counted(self._in_order(items, most_killed))
             scores: list[Score | None] = [self._at_once(prompt, text) for prompt, text in items]
             same: dict[bytes, list[int]] = {}
             for position, (prompt, text) in enumerate(items):
                 if scores[position] is None:
                     same.setdefault(_key(prompt, text), []).append(position)
-            self._run_all(items, scores, list(same.values()), most_killed)
-            final = [score or Score(None, "budget") for score in scores]
-            self.counters.update(score.reason or "scored" for score in final)
-            return final
+            self._run_all(items, scores, list(same.values()))
+            return self._counted([score for score in scores if score is not None])
+
+    def _counted(self, scores: list[Score]) -> list[Score]:
+        self.counters.update(score.reason or "scored" for score in scores)
+        return scores
+
+    def _in_order(self, items: Sequence[tuple[Prompt, str]], most_killed: int) -> list[Score]:
+        """Grade one item after the other until the budget of kills is spent.
+
+        A kill that is remembered costs nothing now and counts all the same: else the result would depend on what was
+        graded before, and with it on whether the process was restarted.
+        """
+        final: list[Score] = []
+        killed = 0
+        for prompt, text in items:
+            if killed >= most_killed:
+                final.append(Score(None, "budget"))
+                continue
+            scores = [self._at_once(prompt, text)]
+            if scores[0] is None:
+                self._run_all([(prompt, text)], scores, [[0]])
+            [score] = scores
+            assert score is not None
+            killed += score.reason in KILLS
+            final.append(score)
+        return final
 
     def start(self) -> None:
         """Start the workers now and wait until they are warm, instead of at the first item that needs one."""
@@ -178,22 +204,18 @@ class Grader:
         items: Sequence[tuple[Prompt, str]],
         scores: list[Score | None],
         groups: list[list[int]],
-        most_killed: int | None,
     ) -> None:
         """Grade the first item of each group of equal ones in a worker, and give its score to the group."""
         waiting = deque(groups)
         running: dict[int, list[int]] = {}
-        killed = 0
-        width = self._count if most_killed is None else 1
-        while running or (waiting and (most_killed is None or killed < most_killed)):
-            self._start(min(width, len(waiting) + len(running)))
-            for worker in self._workers[:width]:
+        while running or waiting:
+            self._start(min(self._count, len(waiting) + len(running)))
+            for worker in self._workers:
                 if worker.job is None and waiting:
                     group = waiting.popleft()
                     running[group[0]] = group
                     self._ask(worker, group[0], *items[group[0]])
             for position, score in self._replies():
-                killed += score.reason in ("cpu_time", "wall_time", "memory", "crashed", "refused")
                 self._remember(_key(*items[position]), score)
                 for equal in running.pop(position):
                     scores[equal] = score

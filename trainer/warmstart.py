@@ -6,6 +6,7 @@ supervised training towards right answers alone leaves nothing that rewards coul
 """
 
 import hashlib
+import logging
 import math
 import os
 import random
@@ -20,10 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.nn import functional
 
-from shoal.protocol.errors import EnvironmentFault, UsageError
+from shoal.protocol.errors import UsageError
 from shoal.protocol.prompts import is_held_out, prompt_hash
 from shoal.trainer.model import Policy, weights_hash
 from shoal.trainer.tasks.strings import DISTRACTORS, KINDS, StringTask, distractor
+
+log = logging.getLogger(__name__)
 
 OWN_RHO, OTHER_RHO = 0.4, 0.03
 """How often a node is right after its tuning: on the skills it owns, and on all others."""
@@ -126,8 +129,7 @@ def start_skills(
     """Give node number `node` its own two skills (rhos[0]) and the habit on all other tasks (rhos[1]).
 
     Deterministic by (weights, node, seed, rhos). `cache` is a folder in which tuned weights are kept between runs,
-    named by all that they depend on; what is damaged there is made again. Raises EnvironmentFault when it cannot be
-    written.
+    named by all that they depend on; what is damaged there is made again, and where nothing can be kept, nothing is.
     """
     own = skills_of(node)
     rho_by_task = {f"strings/{kind}": rhos[f"strings/{kind}" not in own] for kind in KINDS}
@@ -160,7 +162,7 @@ def _keep(policy: Policy, path: Path) -> None:
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             writing.unlink(missing_ok=True)
-        raise EnvironmentFault(f"tuned weights could not be kept at {path}: {error}") from error
+        log.warning("tuned weights could not be kept at %s, and will be made again next time: %s", path, error)
 
 
 def _restore(policy: Policy, path: Path) -> bool:

@@ -95,7 +95,9 @@ def _charts(summary: Summary) -> dict[str, Markup]:
         Series(arm.arm, arm.accuracy, [node.accuracy for node in honest[arm.arm]], arm.after) for arm in summary.arms
     ]
     width = max(1, summary.rounds // SMOOTHING)
-    charts = {
+    charts: dict[str, str] = {
+        "age": "",
+        "lag": "",
         "accuracy": line_chart("accuracy", "Held-out accuracy by round, for each arm", accuracy),
         "reward": line_chart("reward", "Mean reward of own completions by round, for each arm", reward, width),
     }

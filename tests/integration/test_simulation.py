@@ -9,7 +9,9 @@ import pytest
 
 from shoal.node.config import Mixing, RunOptions, SimulateConfig, SwarmOptions, check
 from shoal.node.events import Event
+from shoal.node.heldout import held_out_prompts
 from shoal.node.plan import make_plan
+from shoal.node.report.page import write_report
 from shoal.node.runfolder import METRICS, find_run, new_run
 from shoal.node.simulate import Simulation
 from shoal.trainer.tasks.registry import TaskRegistry
@@ -36,7 +38,7 @@ def run(config: SimulateConfig, out: Path, stop_after: int | None = None) -> lis
     check(config)
     folder, config = find_run(config) if config.run.resume else (new_run(config), config)
     with Grader(TaskRegistry(make_plan(config).specs)) as grader:
-        simulation = Simulation(config, folder, grader, show)
+        simulation = Simulation(config, folder, grader, held_out_prompts(grader.registry, config.run.eval_items), show)
         try:
             simulation.run()
         except KeyboardInterrupt:
@@ -195,3 +197,16 @@ def test_bound_zero_is_the_synchronous_run(tmp_path: Path) -> None:
     assert any(row[kept.index("peer_rows")] for row in first), "nothing of peers was used: the test shows nothing"
     assert {age for row in first for age in row[kept.index("ages")]} == {"0"}
     assert first == second
+
+
+def test_a_run_without_anything_of_peers_has_a_report(tmp_path: Path) -> None:
+    run(with_(SMALL, mixing={"local": 4, "external": 0}, run={"arms": ("swarm",)}, swarm={"rounds": 2}), tmp_path)
+    assert "<html" in write_report(tmp_path).read_text()
+
+
+@pytest.mark.parametrize("learning", [{"max_tokens": 5000}, {"temperature": 4.5}])
+def test_unusual_sampler_settings_still_share(tmp_path: Path, learning: dict[str, object]) -> None:
+    config = with_(SMALL, learning=learning, run={"arms": ("swarm",)}, swarm={"rounds": 2, "tasks": "strings/last"})
+    verdicts = total(steps(run(config, tmp_path)), "verdicts")
+    assert not [reason for reason in verdicts if reason.startswith("provenance")]
+    assert verdicts["accept"] > 0

@@ -177,5 +177,7 @@ def _entry(where: str, line: str, keys: tuple[str, str]) -> tuple[str, str]:
             item = str(item)
         if not isinstance(item, str) or not item.strip():
             raise UsageError(f"{where}: {key!r} is missing or not text")
+        if not item.isascii() and any("\ud800" <= character <= "\udfff" for character in item):
+            raise UsageError(f"{where}: {key!r} holds half of a surrogate pair, which is no text")
         found.append(item.strip())
     return found[0], found[1]

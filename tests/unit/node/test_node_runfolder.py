@@ -92,3 +92,33 @@ def test_records_shorter_than_the_checkpoint_are_refused(tmp_path: Path) -> None
     with pytest.raises(EnvironmentFault, match="shorter"):
         folder.rewind([100, 0])
     folder.close()
+
+
+def test_force_removes_what_a_run_wrote_and_nothing_else(tmp_path: Path) -> None:
+    new_run(config(tmp_path / "run")).close()
+    (tmp_path / "run" / "state" / "step-1").mkdir(parents=True)
+    (tmp_path / "run" / "mine").mkdir()
+    (tmp_path / "run" / "mine" / "notes.txt").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "elsewhere")
+    new_run(config(tmp_path / "run", force=True)).close()
+    assert (tmp_path / "run" / "mine" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "run" / "link").is_symlink()
+    assert not (tmp_path / "run" / "state").exists()
+
+
+def test_a_run_with_a_settings_file_for_tasks_is_found_again(tmp_path: Path) -> None:
+    begun = config(tmp_path / "run")
+    begun = replace(begun, swarm=replace(begun.swarm, task_config=tmp_path / "tasks.toml"))
+    new_run(begun).close()
+    folder, found = find_run(config(tmp_path / "run", resume=True))
+    folder.close()
+    assert found.swarm.task_config == tmp_path / "tasks.toml"
+
+
+def test_a_folder_in_which_a_process_runs_is_refused(tmp_path: Path) -> None:
+    running = new_run(config(tmp_path / "run"))
+    with pytest.raises(UsageError, match="another process"):
+        find_run(config(tmp_path / "run", resume=True))
+    running.close()
+    find_run(config(tmp_path / "run", resume=True))[0].close()
