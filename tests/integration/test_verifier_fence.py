@@ -171,6 +171,8 @@ def test_a_budget_of_kills_bounds_one_call(grader: Grader) -> None:
     items.append((grader.registry.prompt(TASK, 6, 0), "right"))
     reasons = [score.reason for score in grader.grade(items, most_killed=2)]
     assert reasons == ["cpu_time"] * 2 + ["budget"] * 19
+    again = [score.reason for score in grader.grade(items, most_killed=2)]
+    assert again == reasons, "what was graded before must not change what a budget buys"
 
 
 def test_results_keep_their_order_with_several_workers(plugin: Path) -> None:

@@ -2,6 +2,7 @@
 
 import random
 import string
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from msgspec.structs import replace as replaced
 from shoal.defenses.attacks.base import Outgoing
 from shoal.defenses.attacks.lab import MAX_CHARS, TOKENIZER, Laboratory
 from shoal.defenses.config import DefenseConfig
+from shoal.defenses.pointer import Pointer
 from shoal.defenses.reputation import key_subject
 from shoal.defenses.screen import Screened, screen
 from shoal.defenses.verdict import LAYERS, Verdict
@@ -266,3 +268,20 @@ def test_the_screen_judges_the_pointer_that_it_is_handed():
     outcome = screen(pointer, other.blob, lab.context, lab.memory)
     assert isinstance(outcome, Verdict)
     assert outcome.layer == "header"
+
+
+def test_ids_beyond_what_was_declared_are_never_unpacked():
+    """A few bytes of blob can hold millions of ids; as Python numbers they would cost a hundred megabytes."""
+    lab = Laboratory()
+    ids = pack_ints([300_000] * 60_000)
+    blob_of = lab.rollout(["x"] * 64, token_ids=(ids,) * 64)
+    sent = lab.sealed(0, blob_of)
+    pointer = lab.gate.admit(sent.announcement, b"somebody")
+    assert isinstance(pointer, Pointer)
+    tracemalloc.start()
+    verdict = screen(pointer, sent.blob, lab.context, lab.memory)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(verdict, Verdict)
+    assert verdict.reason == "too_many_tokens"
+    assert peak < 64 << 20
