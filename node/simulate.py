@@ -98,6 +98,7 @@ class Simulation:
         self.arm = arm
         self.now.rested = 0.0
         roles = roles_of(arm, self.config, self.plan.attackers)
+        self.swarm = None  # the models of the arm before are released first
         self.swarm = Swarm(self.commons, self.now, [(role, self._policy(role.number)) for role in roles], self._report)
         honest = [role.number for role in roles if role.attack is None]
         if saved is None:
