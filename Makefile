@@ -78,14 +78,16 @@ $(STAMP): pyproject.toml constraints.txt
 			exit 2
 		fi
 	fi
-	$(PIP) install -qq --constraint constraints.txt --upgrade pip
+	echo "pip and the build backend …"
+	$(PIP) install -qq --constraint constraints.txt --upgrade pip hatchling
 	if [[ "$$(uname -s)" == Linux ]] && ! command -v nvidia-smi >/dev/null; then
+		echo "$(TORCH) …"
 		# A wheel on disk (PIP_FIND_LINKS), then the CPU index; if neither answers, the line below takes the default.
 		$(PIP) install -qq --no-deps --no-index '$(TORCH)' 2>/dev/null \
 			|| $(PIP) install -qq --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
 			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
 	fi
-	$(PIP) install -qq --constraint constraints.txt --group dev
+	echo "everything else …"
 	# No build isolation: the build backend is pinned with the rest.
-	$(PIP) install -qq --constraint constraints.txt --no-build-isolation --editable .
+	$(PIP) install -qq --constraint constraints.txt --group dev --no-build-isolation --editable .
 	touch $@

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import cyclopts
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 from rich.console import Console
 
 from shoal.node.config import Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions, check
@@ -32,11 +32,11 @@ app = App(
 @app.command
 def simulate(
     *,
-    swarm: Annotated[SwarmOptions, _FLAT, Parameter(group="Swarm")] = SwarmOptions(),
-    mixing: Annotated[Mixing, _FLAT, Parameter(group="Mixing")] = Mixing(),
-    learning: Annotated[Learning, _FLAT, Parameter(group="Learning")] = Learning(),
-    links: Annotated[Links, _FLAT, Parameter(group="Network and time")] = Links(),
-    run: Annotated[RunOptions, _FLAT, Parameter(group="Run")] = RunOptions(),
+    swarm: Annotated[SwarmOptions, _FLAT, Parameter(group=Group("Swarm", sort_key=1))] = SwarmOptions(),
+    mixing: Annotated[Mixing, _FLAT, Parameter(group=Group("Mixing", sort_key=2))] = Mixing(),
+    learning: Annotated[Learning, _FLAT, Parameter(group=Group("Learning", sort_key=3))] = Learning(),
+    links: Annotated[Links, _FLAT, Parameter(group=Group("Network and time", sort_key=4))] = Links(),
+    run: Annotated[RunOptions, _FLAT, Parameter(group=Group("Run", sort_key=5))] = RunOptions(),
 ) -> int:
     """Run a whole swarm in this process, beside the same nodes isolated, and write a report.
 

@@ -98,13 +98,15 @@ class SwarmOptions:
     """skills: each node is tuned to be fair at two tasks and poor at the rest (string tasks only); same: as loaded;
     auto: skills for the default model on the default tasks, else same."""
     own_skill: float = 0.4
-    """Share of right answers that a node starts with on its own two tasks."""
+    """Share of right answers towards which a node is tuned on its own two tasks (it starts at about half of that)."""
     other_skill: float = 0.005
     """The same on all other tasks."""
     attack: tuple[str, ...] = ()
-    """NAME:SHARE of malicious nodes, e.g. text:0.25; may be repeated."""
+    """NAME:SHARE of malicious nodes, e.g. text:0.25; may be repeated. Names: text, text-every, math, length, injection,
+    forged-reward, forged-answer, free-rider, replay, flood, malformed, bad-signature, prompt-picking, copies."""
     defenses_off: tuple[str, ...] = ()
-    """Defence layers to switch off, to see what they are worth; `all` for every one that can be."""
+    """Defence layers to switch off, to see what they are worth: admission, quota, header, provenance, text, duplicates,
+    verifier, mixing, reputation; `all` for every one."""
     max_age_rounds: int = 4
     """Oldest rollout of a peer that may be trained on, in rounds; 0 is synchronous."""
     max_lag: int = 8

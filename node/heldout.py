@@ -1,5 +1,6 @@
 """Accuracy on held-out prompts: texts that no node ever draws and that are refused from peers."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from shoal.trainer.engine import Engine, Sampling
 from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
+
+log = logging.getLogger(__name__)
 
 HELD_OUT_SEED = 0  # any fixed number will do: which texts are held out depends on their hash alone
 SEARCHED = 64  # instances looked at for each held-out prompt wanted; one in eight is held out
@@ -31,6 +34,9 @@ def held_out_prompts(registry: TaskRegistry, count: int) -> list[Prompt]:
             found[task] = _held_out_of(registry, task, len(found[task]) + missing)
     if not any(found.values()):
         raise UsageError("the tasks have no held-out prompts (one text in eight is held out): give more data")
+    total = sum(map(len, found.values()))
+    if total < count:
+        log.warning("only %d held-out prompts instead of %d: one text in eight is held out of the data", total, count)
     return [prompt for prompts in found.values() for prompt in prompts]
 
 

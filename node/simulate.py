@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from shoal.defenses.attacks import ATTACKS
+from rich.console import Console
+
+from shoal.defenses.attacks import ATTACKS, Attack
 from shoal.node import paths
 from shoal.node.assemble import Commons, sampling_of, simulated_identity, simulated_manifest
 from shoal.node.config import Arm, SimulateConfig
@@ -183,6 +185,8 @@ class Simulation:
             self.first_answers[number] = answers  # the same in every arm: all begin from the same weights
         self._record(eval_event(round, answers), number)
         for name in self.plan.attacks:
+            if ATTACKS[name].shown is Attack.shown:
+                continue  # it plants nothing in answers
             shown = answers.share(ATTACKS[name]().shown)
             event = {"event": "attack", "round": round, "attack": name, "shown": shown, "items": len(answers.texts)}
             self._record(event, number)
@@ -217,6 +221,8 @@ def run_simulation(config: SimulateConfig) -> bool:
     held_out = held_out_prompts(grader.registry, config.run.eval_items)
     folder = folder or new_run(config)
     finished = True
+    if plan.skills:
+        say(f"preparing {config.swarm.nodes} nodes (their starting weights are kept in {paths.cache_dir()})")
     with grader, LiveTable() as table:
         simulation = Simulation(config, folder, grader, held_out, table.update)
         try:
@@ -229,7 +235,13 @@ def run_simulation(config: SimulateConfig) -> bool:
             folder.close()
     said = [*lines(summarise(folder.path)), f"report: {write_report(folder.path)}"]
     if not finished:
-        said.append(f"interrupted: `shoal simulate --resume --out {folder.path}` goes on from the last checkpoint")
+        place = "goes on from the last checkpoint" if folder.had_checkpoints else "begins again: nothing was saved yet"
+        said.append(f"interrupted: `shoal simulate --resume --out {folder.path}` {place}")
     for line in said:
-        table.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)
     return finished
+
+
+def say(line: str) -> None:
+    """Print one line to standard output as it is."""
+    Console().print(line, markup=False, highlight=False, soft_wrap=True)

@@ -148,7 +148,7 @@ class LiveTable:
         elif arm in self.rows and kind in {"step", "eval", "timing"}:
             self.arm = arm
             self._take(kind, self.rows[arm].get(event["node"]), event)
-        elif arm in self.rows and kind == "end":
+        elif arm in self.rows and kind == "end" and event.get("complete"):
             self.progress.reached(arm, event.get("rounds", 0))
         self._show(kind, arm)
 

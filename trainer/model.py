@@ -210,6 +210,7 @@ def _load_tokenizer(folder: Path) -> Any:
 
 def _load_model(folder: Path, dtype: torch.dtype) -> nn.Module:
     transformers.logging.disable_progress_bar()  # it would draw over the live table
+    transformers.logging.set_verbosity_error()
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             folder,

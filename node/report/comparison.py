@@ -36,6 +36,11 @@ def relation(ours: Interval, theirs: Interval) -> Relation:
     return Relation.HIGHER if ours.mean > theirs.mean else Relation.LOWER
 
 
+def possessive(who: str) -> str:
+    """Return the genitive of a name, e.g. the swarm’s, the isolated nodes’."""
+    return f"{who}’" if who.endswith("s") else f"{who}’s"
+
+
 def learned(before: Interval, after: Interval, who: str = "The swarm") -> Finding:
     """Return whether held-out accuracy rose from the start to the end."""
     found = relation(after, before)
@@ -45,7 +50,7 @@ def learned(before: Interval, after: Interval, who: str = "The swarm") -> Findin
         Relation.UNCLEAR: "shows no clear change: it was",
     }[found]
     join = "and is" if found is Relation.UNCLEAR else "to"
-    return Finding("start", found, f"{who}’s held-out accuracy {verb} {span(before)} {join} {span(after)}.")
+    return Finding("start", found, f"{possessive(who)} held-out accuracy {verb} {span(before)} {join} {span(after)}.")
 
 
 @dataclass(frozen=True, slots=True)

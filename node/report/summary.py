@@ -305,6 +305,20 @@ def _cells(arm: ArmSummary) -> tuple[str, ...]:
     )
 
 
+def _attack_lines(summary: Summary, swarm: ArmSummary) -> list[str]:
+    """Return one sentence for each attack: how many nodes made it, what was refused, and whether it took."""
+    names = [node.attacker for node in swarm.nodes if node.attacker]
+    refused = ", ".join(f"{count:,} {reason}" for reason, count in Counter(swarm.intake.refusals).most_common(3))
+    text: list[str] = []
+    for name in dict.fromkeys(names):
+        shown = [c.shown[-1][1] for c in summary.attacks if c.attack == name and c.arm == swarm.arm and c.shown]
+        took = f"{percent(shown[-1])} of honest nodes' answers show it" if shown else "it plants nothing in answers"
+        text.append(f"Attack {name}: {names.count(name)} of {len(swarm.nodes)} nodes; {took}.")
+    if names:
+        text.append(f"Refused most: {refused or 'nothing'}.")
+    return text
+
+
 def lines(summary: Summary) -> list[str]:
     """Return the result as lines for a terminal, without escape codes: a table below 100 columns, then sentences."""
     heads = ("held-out accuracy", "before", "after (95 %)", "reward, summed", "tokens", "tokens/s")
@@ -320,6 +334,7 @@ def lines(summary: Summary) -> list[str]:
     if swarm is not None:
         intake = swarm.intake
         text.append(f"Peers' rollouts: {intake.accepted:,} accepted, {intake.refused:,} refused.")
+        text.extend(_attack_lines(summary, swarm))
     if not summary.complete:
         text.append("The run was stopped before its end: these are the figures so far.")
     return text

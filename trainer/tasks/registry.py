@@ -99,7 +99,7 @@ def known_tasks() -> list[str]:
 
 
 def _unknown(name: str) -> UsageError:
-    near = difflib.get_close_matches(name, known_tasks(), n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, [*TASK_SETS, *known_tasks()], n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return UsageError(f"unknown task {name!r}{hint} (`shoal tasks` lists all; data sets are jsonl/NAME)")
 
