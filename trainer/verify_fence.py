@@ -34,9 +34,11 @@ FORBIDDEN_EVENTS = frozenset(
 FORBIDDEN_FAMILIES = ("socket.", "ctypes.", "shutil.", "tempfile.", "sqlite3.", "fcntl.", "ftplib.", "urllib.")
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, whatever either is doing then."""
-    parent = os.getppid()
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends, whatever either is doing then.
+
+    `parent` is its process id as noted before the fork: a parent that ended since then is told by that.
+    """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the call
         os._exit(0)

@@ -56,8 +56,10 @@ class Child:
         self.graded = 0
         questions, self._questions = os.pipe()
         self._results, results = os.pipe()
+        worker = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
+            fence.die_with_parent(worker)
             os.close(self._questions)
             os.close(self._results)
             _live(registry, limits, single_use, (questions, results))
@@ -124,7 +126,6 @@ def _live(registry: TaskRegistry, limits: Limits, single_use: bool, pipes: tuple
     keep = sorted((2, questions, results))
     for below, above in zip(keep, [*keep[1:], 65_536], strict=True):
         os.closerange(below + 1, above)
-    fence.die_with_parent()
     fence.enter(limits.cpu_seconds, limits.memory_bytes, single_use)
     try:
         while True:
