@@ -153,7 +153,7 @@ class Node:
             await asyncio.sleep(wait)
             wait = 0.0
         now = asyncio.get_running_loop().time()
-        until, stop = now + wait, now + max(wait, self.organs.clock.seconds_left(self.round))
+        until, stop = now + wait, now + self.habits.wait_seconds
         if mixing.mix == "joined":
             asked = {own_set.prompt_hash for own_set in own}
             most = FETCHES_PER_SET * mixing.external
