@@ -1,6 +1,5 @@
 """Sealing own sets and giving them to the swarm; an attacker's node bends them here, and nowhere else."""
 
-import hashlib
 import math
 import random
 from collections import deque
@@ -11,7 +10,7 @@ from shoal.defenses.attacks import Attack, Draft, Outgoing
 from shoal.defenses.verdict import Counters
 from shoal.node.sets import OwnSet
 from shoal.protocol.columns import pack_floats
-from shoal.protocol.envelope import PROTOCOL_VERSION, Header, Kind, seal
+from shoal.protocol.envelope import PROTOCOL_VERSION, Header, Kind, payload_hash, seal
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.identity import Identity
 from shoal.protocol.sequence import SequenceCounter
@@ -70,7 +69,7 @@ class Publisher:
             self.counters.add("publish", f"unfit_{error.reason}")
             return
         for outgoing in messages:
-            blob_digest = hashlib.sha256(outgoing.blob).digest()
+            blob_digest = payload_hash(outgoing.blob)
             self.transport.offer(blob_digest, outgoing.blob)
             self.served.append((own.round, blob_digest))
             await self.transport.announce(outgoing.announcement)
@@ -111,7 +110,7 @@ class Publisher:
             prompt_hash=own.prompt_hash,
             sequence=self.sequences.next(),
             payload_length=len(blob),
-            payload_hash=hashlib.sha256(blob).digest(),
+            payload_hash=payload_hash(blob),
         )
         return Outgoing(seal(self.identity, header).encode(), blob)
 
