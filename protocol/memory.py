@@ -10,25 +10,29 @@ import asyncio
 import hashlib
 import heapq
 import random
-from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from shoal.protocol.errors import FetchFailed, UsageError
-from shoal.protocol.limits import KIB, MIB
+from shoal.protocol.inbox import Inbox
+from shoal.protocol.limits import KIB
 from shoal.protocol.links import LinkModel, Partition
 from shoal.protocol.transport import Received
 
 __all__ = ["LinkModel", "MemoryNetwork", "MemoryTransport", "Partition"]
 
 MAX_ANNOUNCEMENT = 64 * KIB  # what gossip carries at most; the gate's cap is far lower
-MAX_QUEUE = 4096  # announcements that wait to be read, for each member
-MAX_QUEUE_BYTES = 8 * MIB  # and their bytes
 MAX_IN_FLIGHT = 65_536  # messages on the way in the whole network
 MAX_OFFERS = 4096  # blobs that one member serves
 MAX_RECORDS = 1024  # records under one topic, and topics
 FETCH_ATTEMPTS = 3
+REQUEST_BYTES = 32  # a digest
 RETRY_SECONDS = 1.0  # what a lost request costs before it is sent again
+
+
+Find = Callable[["MemoryTransport"], bytes | None]
+"""What a member has that was asked for; None when it has not."""
 
 
 class _Record(NamedTuple):
@@ -43,13 +47,11 @@ class MemoryTransport:
     def __init__(self, network: MemoryNetwork, key: bytes, index: int) -> None:
         self.key = key
         self.index = index
-        self.closed = False
+        self.inbox = Inbox(self.count)
         self._network = network
         self._counts: Counter[str] = Counter()
         self._offers: OrderedDict[bytes, bytes] = OrderedDict()
-        self._queue: deque[Received] = deque()
-        self._queued_bytes = 0
-        self._readers: list[asyncio.Future[None]] = []
+        self._documents: dict[str, Callable[[], bytes]] = {}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -66,45 +68,50 @@ class MemoryTransport:
             self.count("announced")
             self._network.gossip(self, data)
 
-    async def announcements(self) -> AsyncIterator[Received]:
+    @property
+    def closed(self) -> bool:
+        """Whether this member has left."""
+        return self.inbox.closed
+
+    def announcements(self) -> AsyncIterator[Received]:
         """Announcements in order of arrival, until this transport is closed."""
-        while True:
-            while self._queue:
-                received = self._queue.popleft()
-                self._queued_bytes -= len(received.data)
-                yield received
-            if self.closed:
-                return
-            reader = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            await reader
+        return self.inbox.read()
 
     @property
     def queued(self) -> int:
         """Announcements that arrived and wait to be read."""
-        return len(self._queue)
-
-    def deliver(self, received: Received) -> None:
-        """Called by the network when an announcement arrives; a full queue drops it."""
-        if self.closed:
-            self.count("dropped_closed")
-        elif len(self._queue) >= MAX_QUEUE or self._queued_bytes + len(received.data) > MAX_QUEUE_BYTES:
-            self.count("dropped_queue_full")
-        else:
-            self.count("received")
-            self._queue.append(received)
-            self._queued_bytes += len(received.data)
-            self._wake()
+        return len(self.inbox)
 
     async def fetch(self, peer: bytes, digest: bytes, limit: int) -> bytes:
         """The blob from its publisher; see Transport.fetch. A lost request is sent up to three times."""
         try:
-            blob = await self._network.carry_blob(self, peer, digest, limit)
+            blob = await self._network.carry(self, peer, lambda source: source.served(digest), limit)
+            if hashlib.sha256(blob).digest() != digest:
+                raise FetchFailed("wrong_digest", digest[:4].hex())
         except FetchFailed as failure:
             self.count(f"fetch_{failure.reason}")
             raise
         self.count("fetched")
         return blob
+
+    def serve(self, name: str, provide: Callable[[], bytes]) -> None:
+        """Answer whoever asks for this document; see Transport.serve."""
+        self._documents[name] = provide
+
+    async def ask(self, peer: bytes, name: str, limit: int) -> bytes:
+        """A document of a peer, over the same links as a blob; see Transport.ask."""
+        try:
+            document = await self._network.carry(self, peer, lambda source: source.document(name), limit)
+        except FetchFailed as failure:
+            self.count(f"ask_{failure.reason}")
+            raise
+        self.count("asked")
+        return document
+
+    def document(self, name: str) -> bytes | None:
+        """The document that this member serves under a name."""
+        provide = self._documents.get(name)
+        return None if provide is None else provide()
 
     def served(self, digest: bytes) -> bytes | None:
         """The blob that this member offers under a digest."""
@@ -137,30 +144,22 @@ class MemoryTransport:
 
     async def close(self) -> None:
         """Leave; whoever reads announcements gets to the end of what is queued."""
-        self.closed = True
-        self._wake()
+        self.inbox.close()
 
     def count(self, reason: str) -> None:
         """Add one to a counter."""
         self._counts[reason] += 1
 
-    def _wake(self) -> None:
-        for reader in self._readers:
-            if not reader.done():
-                reader.set_result(None)
-        self._readers.clear()
-
     def state(self) -> list[Any]:
         """Plain lists and bytes: whether it left, counters, offers, and what waits to be read."""
-        return [self.closed, sorted(self._counts.items()), list(self._offers.items()), list(self._queue)]
+        return [self.closed, sorted(self._counts.items()), list(self._offers.items()), self.inbox.items()]
 
     def restore(self, state: Any) -> None:
         """Take over what state() gave."""
-        self.closed, counts, offers, queue = state
+        closed, counts, offers, queue = state
         self._counts = Counter(dict(counts))
         self._offers = OrderedDict(offers)
-        self._queue = deque(Received(*item) for item in queue)
-        self._queued_bytes = sum(len(received.data) for received in self._queue)
+        self.inbox.restore((Received(*item) for item in queue), closed)
 
 
 class MemoryNetwork:
@@ -216,7 +215,7 @@ class MemoryNetwork:
         """Deliver what is due first. The loop runs timers of one instant in any order; what was sent first is first."""
         _, _, key, received = heapq.heappop(self._on_the_way)
         self._counts["delivered"] += 1
-        self._members[key].deliver(received)
+        self._members[key].inbox.deliver(received)
         self._landed()
 
     def _landed(self) -> None:
@@ -237,34 +236,32 @@ class MemoryNetwork:
         self._uplink_free[sender.index] = free
         return free - now + way
 
-    async def carry_blob(self, receiver: MemoryTransport, peer: bytes, digest: bytes, limit: int) -> bytes:
-        """Request and answer of one fetch, in virtual time; raises FetchFailed."""
+    async def carry(self, receiver: MemoryTransport, peer: bytes, find: Find, limit: int) -> bytes:
+        """Request and answer for what `find` gives at the peer, in virtual time; raises FetchFailed."""
         self.in_flight += 1
         try:
             for _ in range(FETCH_ATTEMPTS):
                 source = self._source(receiver, peer)
-                request = self._link_delay(receiver, len(digest))
+                request = self._link_delay(receiver, REQUEST_BYTES)
                 lost = self._random.random() < self.links.loss
                 if not lost:
                     await asyncio.sleep(request)
-                    return await self._answer(source, receiver, digest, limit)
+                    return await self._answer(source, receiver, find, limit)
                 self._counts["dropped_fetch_attempt"] += 1
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
             self._landed()
         raise FetchFailed("timeout", f"{FETCH_ATTEMPTS} attempts")
 
-    async def _answer(self, source: MemoryTransport, receiver: MemoryTransport, digest: bytes, limit: int) -> bytes:
+    async def _answer(self, source: MemoryTransport, receiver: MemoryTransport, find: Find, limit: int) -> bytes:
         source = self._source(receiver, source.key)
-        blob = source.served(digest)
-        if blob is None or len(blob) > limit:
+        data = find(source)
+        if data is None or len(data) > limit:
             await asyncio.sleep(self._link_delay(source, 0))
-            raise FetchFailed("not_found" if blob is None else "too_large", digest[:4].hex())
-        await asyncio.sleep(self._link_delay(source, len(blob)))
+            raise FetchFailed("not_found" if data is None else "too_large", source.key[:4].hex())
+        await asyncio.sleep(self._link_delay(source, len(data)))
         self._source(receiver, source.key)
-        if hashlib.sha256(blob).digest() != digest:
-            raise FetchFailed("wrong_digest", digest[:4].hex())
-        return blob
+        return data
 
     def _source(self, receiver: MemoryTransport, peer: bytes) -> MemoryTransport:
         source = self._members.get(peer)

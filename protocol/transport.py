@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, Protocol
 
 
@@ -42,6 +42,17 @@ class Transport(Protocol):
 
     def withdraw(self, digest: bytes) -> None:
         """Serve a blob no longer; one that is not offered is no error."""
+        ...
+
+    def serve(self, name: str, provide: Callable[[], bytes]) -> None:
+        """Answer whoever asks for the document `name` with what `provide` gives then; replaces an earlier one."""
+        ...
+
+    async def ask(self, peer: bytes, name: str, limit: int) -> bytes:
+        """A document that a peer serves, at most `limit` bytes: its word and nothing more, unlike a blob.
+
+        Raises FetchFailed: unreachable, not_found, too_large or timeout.
+        """
         ...
 
     async def publish_record(self, topic: str, data: bytes, ttl: float) -> None:

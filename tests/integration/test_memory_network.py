@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from shoal.protocol import memory
+from shoal.protocol import inbox, memory
 from shoal.protocol.errors import FetchFailed, UsageError
 from shoal.protocol.memory import LinkModel, MemoryNetwork, MemoryTransport, Partition
 from shoal.protocol.virtual import VirtualTimeLoop
@@ -186,7 +186,7 @@ def test_a_cancelled_fetch_is_no_longer_in_flight():
 
 
 def test_queues_are_bounded_and_every_drop_is_counted(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(memory, "MAX_QUEUE", 10)
+    monkeypatch.setattr(inbox, "MAX_QUEUE", 10)
     monkeypatch.setattr(memory, "MAX_IN_FLIGHT", 50)
     monkeypatch.setattr(memory, "MAX_OFFERS", 3)
 
