@@ -10,7 +10,7 @@ from shoal.node.sets import OwnSet, PeerSet
 
 
 class Witness(Protocol):
-    """Is told of every rollout that leaves the node or comes to it; called in the event loop, so it only takes notes."""
+    """Is told of every rollout that leaves the node or comes to it. Called in the event loop: it only takes notes."""
 
     def published(self, own: OwnSet, announcement: bytes, blob: bytes) -> None:
         """An own set is about to be announced; its blob is served already."""
