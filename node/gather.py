@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from shoal.defenses.gate import Gate
 from shoal.defenses.mixing import choose
 from shoal.defenses.pointer import Pointer
-from shoal.defenses.screen import ScreenContext, ScreenMemory, screen
+from shoal.defenses.screen import ScreenContext, Screened, ScreenMemory, screen
 from shoal.defenses.verdict import Verdict
+from shoal.node.compute import Compute
 from shoal.node.pool import Pool
 from shoal.node.regrade import Regrader
 from shoal.node.sets import OwnSet, PeerSet
 from shoal.node.stopwatch import Stopwatch
+from shoal.node.witness import NO_WITNESS, Witness
 from shoal.protocol.errors import FetchFailed
 from shoal.protocol.transport import Received, Transport
 
@@ -51,14 +53,18 @@ class Order:
 class Gatherer:
     """Finds usable sets of peers: draw a pointer, fetch its blob, screen it, regrade it; else draw again."""
 
-    def __init__(self, transport: Transport, gate: Gate, screening: Screening, regrader: Regrader) -> None:
+    def __init__(
+        self, transport: Transport, gate: Gate, screening: Screening, regrader: Regrader, compute: Compute
+    ) -> None:
         self.transport = transport
+        self.compute = compute
         self.gate = gate
         self.screening = screening
         self.regrader = regrader
         self.counters = gate.counters
         self.pool = Pool(self.counters)
         self.watch = Stopwatch()
+        self.witness: Witness = NO_WITNESS
 
     async def intake(self) -> None:
         """Admit announcements for as long as the node lives; whatever a peer sends ends as a pointer or a count."""
@@ -144,9 +150,16 @@ class Gatherer:
         blob = await self._fetch(pointer)
         if blob is None:
             return None
-        with self.watch.measure("screen"):
-            screened = screen(pointer, blob, self.screening.context, self.screening.memory)
-            return None if isinstance(screened, Verdict) else self.regrader.regrade(pointer, screened)
+
+        def work() -> tuple[Screened | Verdict, PeerSet | None]:
+            with self.watch.measure("screen"):
+                screened = screen(pointer, blob, self.screening.context, self.screening.memory)
+                peer = None if isinstance(screened, Verdict) else self.regrader.regrade(pointer, screened)
+                return screened, peer
+
+        screened, peer = await self.compute.run("screen", work)
+        self.witness.fetched(pointer, blob, screened, peer)
+        return peer
 
     async def _fetch(self, pointer: Pointer) -> bytes | None:
         header = pointer.announcement.header

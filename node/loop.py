@@ -20,6 +20,7 @@ from shoal.node.draw import LocalPrompts
 from shoal.node.events import RoundResult
 from shoal.node.gather import FETCHES_PER_SET, Gatherer, Order
 from shoal.node.mix import Mixer
+from shoal.node.pace import Pace
 from shoal.node.publish import Publisher
 from shoal.node.sets import OwnSet, PeerSet, reward_of
 from shoal.node.stopwatch import Stopwatch
@@ -29,6 +30,7 @@ from shoal.trainer.engine import Engine, Sampling
 from shoal.trainer.step import StepReport, Trainer
 from shoal.trainer.verify import Grader
 
+SET_BACK_MARGIN = 2  # rounds beyond the staleness bound by which a clock may be set back and be waited for
 SHORTEST_SLEEP = 1e-3  # seconds; a sleep to a boundary may end a rounding error before it
 
 
@@ -73,6 +75,7 @@ class Node:
     def __init__(self, organs: Organs, habits: Habits, seed: int | str, record: Callable[[RoundResult], None]) -> None:
         self.organs = organs
         self.habits = habits
+        self.pace = Pace()
         self.record = record
         self.rng = random.Random(f"{seed}/choice")
         self.generator = torch.Generator(organs.trainer.policy.device).manual_seed(
@@ -82,25 +85,45 @@ class Node:
         self.passes = 0
         self.told: dict[str, int] = {}
 
-    async def run(self, until_round: int) -> None:
-        """Train until swarm time reaches `until_round`; rounds that pass during a long step are skipped."""
-        clock = self.organs.clock
-        while (now := clock.round()) < until_round:
-            if now == self.round and self.passes >= self.habits.passes:
-                await asyncio.sleep(max(clock.seconds_left(now), SHORTEST_SLEEP))
+    async def run(self, until_round: float) -> None:
+        """Train until swarm time reaches `until_round` or the pace says stop.
+
+        Rounds that pass during a long step, or while the machine sleeps, are skipped.
+        """
+        clock, pace = self.organs.clock, self.pace
+        while (now := clock.round()) < until_round and not pace.stopped:
+            if now < 0 or self.done_with(now):
+                pace.phase = "waiting"
+                await pace.rest(min(max(clock.seconds_left(now), SHORTEST_SLEEP), pace.longest_rest))
             else:
                 await self.one_pass(now)
+                await pace.may_go_on()
+
+    def done_with(self, round: int) -> bool:
+        """Return whether this round has had all its passes, or lies a little behind: no round is sampled twice when a
+        clock is set back. One that is set back by more had been wrong before, and time begins anew."""
+        back = self.round - round
+        if back <= 0:
+            return back == 0 and self.passes >= self.habits.passes
+        if back <= self.organs.prompts.manifest.limits.max_age_rounds + SET_BACK_MARGIN:
+            return True
+        self.organs.gatherer.counters.add("clock", "set_back")
+        self.organs.lags.restore([[], []])
+        return False
 
     async def one_pass(self, round: int) -> None:
         """Make one pass of the round: from drawing prompts to the update."""
         watch = Stopwatch()
         self.enter(round)
+        self.pace.phase = "sampling"
         own = await self.sample(round, watch)
         if self.habits.shares:
             for own_set in own:
                 self.organs.gatherer.remember_own(own_set)
                 await self.organs.publisher.publish(own_set)
+        self.pace.phase = "gathering"
         peers = await self.gather(own)
+        self.pace.phase = "updating"
         mixed = self.organs.mixer.mix(own, peers)
         report = await self.update(mixed.rows, watch)
         self.record(RoundResult(round, self.passes, own, peers, mixed, report, watch, self._news()))
@@ -122,11 +145,11 @@ class Node:
         first = max(0, done * habits.prompts - habits.shared)  # further passes go on with further own slots
         own = range(first, first + habits.prompts - len(shared))
         key = organs.publisher.identity.key
-        drawn = list(organs.prompts.of_round(round, key, shared, own))
-        texts = [prompt.text for _, prompt in drawn]
         version = organs.trainer.policy.version
 
         def work() -> list[OwnSet]:
+            drawn = list(organs.prompts.of_round(round, key, shared, own))
+            texts = [prompt.text for _, prompt in drawn]
             with watch.measure("sample"):
                 groups = organs.engine.sample(texts, habits.mixing.group_size, habits.sampling, self.generator)
             with watch.measure("grade"):
@@ -150,7 +173,7 @@ class Node:
         wait = self.habits.wait_seconds
         if self.organs.prompts.manifest.limits.max_age_rounds == 0:
             # Synchronous: everybody chooses from all that the round brought, whoever was first.
-            await asyncio.sleep(wait)
+            await self.pace.rest(wait)
             wait = 0.0
         now = asyncio.get_running_loop().time()
         until, stop = now + wait, now + self.habits.wait_seconds

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.defenses.attacks import ATTACKS
-from shoal.node.assemble import Role, defenses_of
+from shoal.node.assemble import Role
 from shoal.node.config import Arm, SimulateConfig, parse_attack
+from shoal.node.wiring import defenses_without
 from shoal.protocol.errors import EnvironmentFault, UsageError
 from shoal.trainer.model import DEFAULT_MODEL
 from shoal.trainer.tasks.registry import TASK_SETS, TaskSpec
@@ -37,7 +38,7 @@ def make_plan(config: SimulateConfig) -> Plan:
         raise UsageError("--start skills tunes the default model on the string tasks: leave out --model and --tasks")
     model = DEFAULT_MODEL if default_model else Path(config.learning.model)
     skills = config.swarm.start == "skills" or (config.swarm.start == "auto" and default_model and strings)
-    defenses_of(config)  # unknown layers are refused now
+    defenses_without(config.swarm.defenses_off)  # unknown layers are refused now
     return Plan(specs, attackers_of(config), model, skills)
 
 

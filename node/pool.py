@@ -22,6 +22,7 @@ class Pool:
         self.capacity = capacity
         self._pointers: dict[int, Pointer] = {}  # by arrival, which no two pointers share
         self._waiting: asyncio.Event | None = None
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._pointers)
@@ -55,15 +56,24 @@ class Pool:
             self.counters.add("pool", "expired", len(stale))
 
     async def wait(self, seconds: float) -> bool:
-        """Wait for a new pointer, at most `seconds`; return whether one came."""
+        """Wait for a new pointer, at most `seconds`; return whether one came. A closed pool is not waited for."""
+        if self.closed:
+            return False
         self._waiting = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
-                return await self._waiting.wait()
+                await self._waiting.wait()
+                return not self.closed
         except TimeoutError:
             return False
         finally:
             self._waiting = None
+
+    def close(self) -> None:
+        """End all waiting: the node is about to stop."""
+        self.closed = True
+        if self._waiting is not None:
+            self._waiting.set()
 
     def state(self) -> list[Any]:
         """Return the pointers as plain lists."""

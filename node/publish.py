@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from shoal.defenses.attacks import Attack, Draft, Outgoing
 from shoal.defenses.verdict import Counters
 from shoal.node.sets import OwnSet
+from shoal.node.witness import NO_WITNESS, Witness
 from shoal.protocol.columns import pack_floats
-from shoal.protocol.envelope import PROTOCOL_VERSION, Header, Kind, payload_hash, seal
+from shoal.protocol.envelope import ANNOUNCEMENT_SIZE, PROTOCOL_VERSION, Header, Kind, payload_hash, seal
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.identity import Identity
 from shoal.protocol.sequence import SequenceCounter
@@ -24,6 +25,8 @@ from shoal.protocol.wire import (
     check_rollout,
     encode_rollout,
 )
+
+RECENT = 256  # announcements in the answer to a late joiner: about 60 KB
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,11 @@ class Publisher:
         self.sequences = sequences
         self.claims = claims
         self.counters = counters
+        self.witness: Witness = NO_WITNESS
+        self.version_base = 0  # added to versions: after a crash they must not fall below what was published before
         self.attack: Attack | None = None
         self.attack_rng = random.Random(0)  # replaced with the attack's own seeded one
-        self.served: deque[tuple[int, bytes]] = deque()  # (round, digest), oldest first
+        self.served: deque[tuple[int, bytes, bytes]] = deque()  # (round, digest, announcement), oldest first
 
     def corrupt(self, attack: Attack, rng: random.Random) -> None:
         """Make this the publisher of an attacker, who may sign anything with its own key."""
@@ -71,7 +76,8 @@ class Publisher:
         for outgoing in messages:
             blob_digest = payload_hash(outgoing.blob)
             self.transport.offer(blob_digest, outgoing.blob)
-            self.served.append((own.round, blob_digest))
+            self.served.append((own.round, blob_digest, outgoing.announcement))
+            self.witness.published(own, outgoing.announcement, outgoing.blob)
             await self.transport.announce(outgoing.announcement)
             self.counters.add("publish", "announced")
 
@@ -80,6 +86,11 @@ class Publisher:
         while self.served and self.served[0][0] < before_round:
             self.transport.withdraw(self.served.popleft()[1])
             self.counters.add("publish", "withdrawn")
+
+    def recent(self) -> bytes:
+        """Return the latest announcements whose blobs are still served, in a row: what a late joiner asks for."""
+        sent = [announcement for _, _, announcement in self.served if len(announcement) == ANNOUNCEMENT_SIZE]
+        return b"".join(sent[-RECENT:])
 
     def _messages(self, own: OwnSet) -> Sequence[Outgoing]:
         if self.attack is None:
@@ -106,7 +117,7 @@ class Publisher:
             swarm_id=self.claims.swarm_id,
             key=self.identity.key,
             round=own.round,
-            policy_version=own.policy_version,
+            policy_version=own.policy_version + self.version_base,
             prompt_hash=own.prompt_hash,
             sequence=self.sequences.next(),
             payload_length=len(blob),
@@ -127,7 +138,7 @@ class Publisher:
             tokenizer=self.claims.tokenizer,
             sampler=self.claims.sampler,
             round=own.round,
-            policy_version=own.policy_version,
+            policy_version=own.policy_version + self.version_base,
             completions=tuple(texts),
             finish=bytes(FINISH_EOS if done else FINISH_LENGTH for done in finished[: len(texts)]),
             token_ids=(),

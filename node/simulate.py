@@ -16,7 +16,7 @@ from rich.console import Console
 
 from shoal.defenses.attacks import ATTACKS, Attack
 from shoal.node import paths
-from shoal.node.assemble import Commons, sampling_of, simulated_identity, simulated_manifest
+from shoal.node.assemble import Commons, simulated_identity, simulated_manifest
 from shoal.node.config import Arm, SimulateConfig
 from shoal.node.events import Event, RoundResult, sample_events, step_event
 from shoal.node.heldout import Answers, answer, eval_event, held_out_prompts
@@ -26,6 +26,7 @@ from shoal.node.report.summary import lines, summarise
 from shoal.node.runfolder import RunFolder, find_run, new_run
 from shoal.node.swarm import Swarm, VirtualNow
 from shoal.node.table import LiveTable
+from shoal.node.wiring import sampling_of
 from shoal.protocol.errors import EnvironmentFault
 from shoal.protocol.identity import short
 from shoal.trainer.checkpoint import Saved, load_latest, save
@@ -177,7 +178,7 @@ class Simulation:
         assert self.swarm is not None
         organs = self.swarm.nodes[number].organs
         digest = hashlib.sha256(f"shoal/eval/{self.config.swarm.seed}/{number}/{round}".encode()).digest()
-        sampling = sampling_of(self.config, self.commons.registry)
+        sampling = sampling_of(self.config.learning, self.commons.registry)
         answers = self.first_answers.get(number) if round == 0 else None
         if answers is None:
             answers = answer(organs.engine, organs.grader, self.held_out, sampling, int.from_bytes(digest[:7]))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from shoal.node.compute import InlineCompute
 from shoal.node.loop import Node
-from shoal.protocol.sequence import SequenceCounter
 
 State = dict[str, Any]
 
@@ -68,8 +67,8 @@ def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
     gatherer.screening.memory.duplicates.restore(state["duplicates"])
     gatherer.pool.restore(state["pool"])
     publisher.served.clear()
-    publisher.served.extend((round, digest) for round, digest in state["served"])
-    publisher.sequences = SequenceCounter(lambda _: None, start=state["sequence"])
+    publisher.served.extend((round, digest, announcement) for round, digest, announcement in state["served"])
+    publisher.sequences.resume(state["sequence"])
     if publisher.attack is not None:
         publisher.attack.restore(state["attack"][0])
         restore_random(publisher.attack_rng, state["attack"][1])

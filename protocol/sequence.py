@@ -109,6 +109,10 @@ class SequenceCounter:
         self.position = start  # the next number; a clean stop may resume from it, a crash from the persisted end
         self._committed = start
 
+    def resume(self, position: int) -> None:
+        """Go on at a position of an earlier run, unless this counter has been told of a later one."""
+        self.position = max(self.position, position)
+
     def next(self) -> int:
         """The next number. When persisting fails, no number is given out."""
         if self.position >= self._committed:

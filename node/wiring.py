@@ -1,0 +1,130 @@
+"""Wiring: how a node is put together. Daemon and simulator hand in other surroundings and get the same node."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.duplicates import DuplicateMemory
+from shoal.defenses.gate import Gate, GateContext
+from shoal.defenses.screen import ScreenContext, ScreenMemory
+from shoal.defenses.verdict import LAYERS
+from shoal.node.compute import Compute
+from shoal.node.config import Learning, Mixing
+from shoal.node.draw import LocalPrompts
+from shoal.node.events import RoundResult
+from shoal.node.gather import Gatherer, Screening
+from shoal.node.loop import Habits, Node, Organs
+from shoal.node.mix import Mixer
+from shoal.node.publish import Claims, Publisher
+from shoal.node.regrade import Regrader
+from shoal.protocol.identity import Identity
+from shoal.protocol.manifest import Manifest
+from shoal.protocol.sequence import SequenceCounter
+from shoal.protocol.staleness import Clock, LagClock
+from shoal.protocol.transport import Transport
+from shoal.protocol.wire import MILLION, SamplerSettings
+from shoal.trainer.algorithm import AlgorithmSpec, OptimizerSpec, recipe
+from shoal.trainer.engine import Sampling, make_engine
+from shoal.trainer.model import Policy
+from shoal.trainer.step import Trainer
+from shoal.trainer.tasks.registry import TaskRegistry
+from shoal.trainer.verify import Grader
+
+OPTIONAL_LAYERS = tuple(layer for layer in LAYERS if layer != "schema")  # without a schema there is nothing to train on
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a node stands in: who it is, its swarm, its tasks and graders, network, time, and where heavy work runs."""
+
+    identity: Identity
+    manifest: Manifest
+    registry: TaskRegistry
+    grader: Grader
+    transport: Transport
+    clock: Clock
+    compute: Compute
+    sequences: SequenceCounter
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What a node does: how it learns, its habits in a round, its defences, and the seed of its random choices."""
+
+    learning: Learning
+    habits: Habits
+    defenses: DefenseConfig
+    seed: str
+
+
+def sampling_of(learning: Learning, registry: TaskRegistry) -> Sampling:
+    """Return the sampler settings: completions as long as asked, or as the most talkative task suggests."""
+    longest = learning.max_tokens or max(registry.task(name).max_tokens for name in registry.names)
+    return Sampling(temperature=learning.temperature, max_tokens=longest)
+
+
+def algorithm_of(learning: Learning, mixing: Mixing, max_tokens: int) -> AlgorithmSpec:
+    """Return the recipe with the options that were given."""
+    return recipe(
+        learning.recipe,
+        baseline=mixing.baseline,
+        peer_rows=mixing.peer_rows,
+        entropy=learning.entropy,
+        minibatches=learning.minibatches,
+        max_tokens=max_tokens,
+    )
+
+
+def defenses_without(layers: tuple[str, ...]) -> DefenseConfig:
+    """Return the defences with the named layers switched off ("all" for every one); `UsageError` for an unknown one."""
+    return DefenseConfig.without(OPTIONAL_LAYERS if "all" in layers else layers)
+
+
+def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: Callable[[RoundResult], None]) -> Node:
+    """Put one node together."""
+    manifest, learning, habits = surroundings.manifest, conduct.learning, conduct.habits
+    clock, sampling = surroundings.clock, habits.sampling
+    lags = LagClock(manifest.limits.max_age_rounds + 2)
+    prompts = LocalPrompts(manifest, surroundings.registry)
+    context = GateContext(manifest, surroundings.identity.key, config=conduct.defenses)
+    gate = Gate(context, clock, lambda round: lags.lag(round, policy.version))
+    claims = _claims(manifest, policy, sampling)
+    publisher = Publisher(surroundings.identity, surroundings.transport, surroundings.sequences, claims, gate.counters)
+    optimizer = OptimizerSpec(lr=learning.lr, dtype=learning.dtype)
+    organs = Organs(
+        clock=clock,
+        lags=lags,
+        compute=surroundings.compute,
+        prompts=prompts,
+        engine=make_engine(policy),
+        grader=surroundings.grader,
+        trainer=Trainer(policy, algorithm_of(learning, habits.mixing, sampling.max_tokens), optimizer),
+        mixer=Mixer(habits.mixing, policy, clock, lags, sampling.temperature, gate.context.config.on("mixing")),
+        publisher=publisher,
+        gatherer=_gatherer(surroundings, prompts, gate, policy),
+    )
+    return Node(organs, habits, conduct.seed, record)
+
+
+def _claims(manifest: Manifest, policy: Policy, sampling: Sampling) -> Claims:
+    millionths = [round(value * MILLION) for value in (sampling.temperature, sampling.top_p)]
+    settings = SamplerSettings(millionths[0], millionths[1], sampling.top_k, sampling.max_tokens)
+    return Claims(manifest.swarm_id, policy.lineage, policy.tokenizer_hash, settings)
+
+
+def _gatherer(surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, policy: Policy) -> Gatherer:
+    registry, config = surroundings.registry, gate.context.config
+    context = ScreenContext(
+        manifest=surroundings.manifest,
+        rebuild=prompts.rebuild,
+        claimed=prompts.claimed,
+        own_tokenizer=policy.tokenizer_hash,
+        max_chars=lambda task: registry.task(task).max_chars,
+        decode_ids=policy.decode,
+        vocabulary=len(policy.tokenizer),
+        special_tokens=tuple(policy.tokenizer.all_special_tokens),
+        config=config,
+    )
+    memory = ScreenMemory(DuplicateMemory(config, gate.counters), gate.reputation, gate.counters)
+    regrader = Regrader(registry, surroundings.grader, gate.counters)
+    return Gatherer(surroundings.transport, gate, Screening(context, memory), regrader, surroundings.compute)
