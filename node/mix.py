@@ -1,7 +1,7 @@
 """What one update is made of: I own sets and J of peers, as whole sets or joined into the groups of shared prompts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shoal.defenses.mixing import share_rows
 from shoal.node.config import Mixing, MixMode
@@ -13,11 +13,12 @@ from shoal.trainer.model import Policy
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """The rows of one update, and how many sets of either kind they came from."""
+    """The rows of one update, how many sets of either kind they came from, and for each row its set."""
 
     rows: list[Row]
     own_sets: int
     peer_sets: int
+    origins: list[OwnSet | PeerSet] = field(default_factory=list[OwnSet | PeerSet])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,11 @@ def whole_sets(mixer: Mixer, own: Sequence[OwnSet], peers: Sequence[PeerSet]) ->
     """
     informative = [own_set for own_set in own if not own_set.uniform][: mixer.mixing.local]
     rows = [row for group, own_set in enumerate(informative) for row in mixer.own_rows(group, own_set)]
+    origins: list[OwnSet | PeerSet] = [own_set for own_set in informative for _ in own_set.completions]
     for group, peer in enumerate(peers, start=len(informative)):
         rows.extend(mixer.peer_rows(group, peer, peer.completions))
-    return Mixed(rows, len(informative), len(peers))
+        origins.extend([peer] * len(peer.completions))
+    return Mixed(rows, len(informative), len(peers), origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def joined_sets(mixer: Mixer, own: Sequence[OwnSet], peers: Sequence[PeerSet]) -
     candidates = [_Joinable(peer, completion) for peer in peers for completion in peer.completions]
     joinable = share_rows(candidates, most, mixer.fair)
     rows: list[Row] = []
+    origins: list[OwnSet | PeerSet] = []
     joined: set[int] = set()
     groups = 0
     for own_set in own:
@@ -113,11 +117,13 @@ def joined_sets(mixer: Mixer, own: Sequence[OwnSet], peers: Sequence[PeerSet]) -
         if groups == mixing.local or is_uniform([*own_set.rewards, *(item.completion.reward for item in foreign)]):
             continue
         rows.extend(mixer.own_rows(groups, own_set))
+        origins.extend([own_set] * len(own_set.completions))
         for item in foreign:
             rows.extend(mixer.peer_rows(groups, item.peer, [item.completion]))
+            origins.append(item.peer)
             joined.add(item.peer.pointer.arrival)
         groups += 1
-    return Mixed(rows, groups, len(joined))
+    return Mixed(rows, groups, len(joined), origins)
 
 
 MIXES: dict[MixMode, Callable[[Mixer, Sequence[OwnSet], Sequence[PeerSet]], Mixed]] = {
