@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol, TypeVar
 
 Result = TypeVar("Result")
-Work = Literal["sample", "screen", "update"]
+Work = Literal["sample", "screen", "update", "save"]
 
 SHARE_OF_ROUND: dict[Work, float] = {"sample": 0.3, "update": 0.1}
-"""Virtual cost of each kind of work on a node of median speed, as a share of a round; screening takes no time."""
+"""Virtual cost of each kind of work on a node of median speed, as a share of a round; the rest takes no time."""
 
 
 class Compute(Protocol):

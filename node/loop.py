@@ -8,7 +8,7 @@ import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -24,6 +24,7 @@ from shoal.node.pace import Pace
 from shoal.node.publish import Publisher
 from shoal.node.sets import OwnSet, PeerSet, reward_of
 from shoal.node.stopwatch import Stopwatch
+from shoal.protocol.manifest import Manifest
 from shoal.protocol.staleness import Clock, LagClock
 from shoal.trainer.batch import Row
 from shoal.trainer.engine import Engine, Sampling
@@ -56,7 +57,7 @@ class Habits:
 
     `prompts` are sampled in a pass, the first `shared` of them the swarm's; `passes` bounds the passes of a fast node
     in one round; `wait_seconds` is the longest wait for peers. A node that does not share is alone; one that does not
-    learn (an attacker) keeps its policy.
+    learn (an attacker, or a machine that only samples) keeps its policy; one that does not sample looks on.
     """
 
     mixing: Mixing
@@ -67,6 +68,15 @@ class Habits:
     passes: int = 1
     shares: bool = True
     learns: bool = True
+    samples: bool = True
+
+
+Journal = Callable[[int, int, int], None]
+"""Takes round, pass and policy version before anything of the pass is published, and keeps them on the disk."""
+
+
+def _write_nothing(round: int, passes: int, version: int) -> None:
+    """Keep no journal: a simulation is taken up again from a checkpoint, at which nothing is under way."""
 
 
 class Node:
@@ -76,6 +86,7 @@ class Node:
         self.organs = organs
         self.habits = habits
         self.pace = Pace()
+        self.journal: Journal = _write_nothing
         self.record = record
         self.rng = random.Random(f"{seed}/choice")
         self.generator = torch.Generator(organs.trainer.policy.device).manual_seed(
@@ -116,7 +127,7 @@ class Node:
         watch = Stopwatch()
         self.enter(round)
         self.pace.phase = "sampling"
-        own = await self.sample(round, watch)
+        own = await self.sample(round, watch) if self.habits.samples else []
         if self.habits.shares:
             for own_set in own:
                 self.organs.gatherer.remember_own(own_set)
@@ -137,6 +148,14 @@ class Node:
         self.organs.gatherer.enter_round(round)
         self.organs.publisher.forget(round - self.organs.prompts.manifest.limits.max_age_rounds)
 
+    def adopt(self, manifest: Manifest) -> None:
+        """Live by a new revision of the manifest from now on; tasks and time never change between revisions."""
+        gatherer = self.organs.gatherer
+        self.organs.prompts.manifest = manifest
+        gatherer.gate.adopt(manifest)
+        context = replace(gatherer.screening.context, manifest=manifest)
+        gatherer.screening = replace(gatherer.screening, context=context)
+
     async def sample(self, round: int, watch: Stopwatch) -> list[OwnSet]:
         """Draw this pass's prompts, sample G completions for each and grade them."""
         organs, habits = self.organs, self.habits
@@ -146,8 +165,10 @@ class Node:
         own = range(first, first + habits.prompts - len(shared))
         key = organs.publisher.identity.key
         version = organs.trainer.policy.version
+        passes = self.passes
 
         def work() -> list[OwnSet]:
+            self.journal(round, passes, version)
             drawn = list(organs.prompts.of_round(round, key, shared, own))
             texts = [prompt.text for _, prompt in drawn]
             with watch.measure("sample"):

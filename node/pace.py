@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 Phase = Literal["starting", "waiting", "sampling", "gathering", "updating", "paused", "draining"]
@@ -21,7 +22,7 @@ class Pace:
         await asyncio.sleep(seconds)
 
     async def may_go_on(self) -> None:
-        """Return when the node is not paused."""
+        """Return when the node may begin its next pass: at once."""
 
 
 class Steered(Pace):
@@ -29,8 +30,9 @@ class Steered(Pace):
 
     longest_rest = LONGEST_REST
 
-    def __init__(self) -> None:
+    def __init__(self, between: Callable[[], Awaitable[None]]) -> None:
         self.phase = "starting"
+        self._between = between
         self._stop = asyncio.Event()
         self._go = asyncio.Event()
         self._go.set()
@@ -68,7 +70,8 @@ class Steered(Pace):
             pass
 
     async def may_go_on(self) -> None:
-        """Return when the node is not paused any more, or is told to stop."""
+        """Do what is due between two passes; return when the node is not paused, or is told to stop."""
+        await self._between()
         if self.paused:
             self.phase = "paused"
             await self._go.wait()

@@ -1,5 +1,6 @@
 """Export: the policy as a plain Hugging Face directory that transformers loads."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import transformers
 from safetensors import SafetensorError
 
 from shoal.protocol.errors import EnvironmentFault, UsageError
-from shoal.trainer.model import Policy
+from shoal.trainer.model import ORIGIN_FILE, Policy
 
 
 def export_hf(policy: Policy, folder: str | Path, replace: bool = False) -> Path:
@@ -37,6 +38,8 @@ def _write(policy: Policy, folder: Path) -> None:
     transformers.logging.disable_progress_bar()  # it would draw over the live table
     policy.model.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
+    origin = {"lineage": policy.lineage.hex(), "policy_version": policy.version}
+    (folder / ORIGIN_FILE).write_text(json.dumps(origin) + "\n", encoding="utf-8")
     mode = (folder / "config.json").stat().st_mode
     for path in folder.iterdir():
         path.chmod(mode)  # the weights' writer makes files that only their owner can read

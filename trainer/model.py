@@ -17,6 +17,7 @@ from torch import nn
 
 from shoal.protocol.errors import EnvironmentFault, UsageError
 
+ORIGIN_FILE = "shoal.json"  # beside the weights of an exported model: where it comes from
 DEFAULT_MODEL = Path(__file__).parent / "default_model"
 """The shipped .1 M parameter model of the string tasks; `examples/make_default_model.py` makes it."""
 
@@ -85,7 +86,6 @@ def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32", t
     folder = Path(path)
     torch_dtype, torch_device = _dtype(dtype), _device(device)
     _require(folder)
-    weights = _weights_digest(folder)
     tokenizer = _load_tokenizer(folder)
     model = _load_model(folder, torch_dtype).to(torch_device)
     tokenizer_hash = _tokenizer_digest(folder, tokenizer)
@@ -96,7 +96,7 @@ def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32", t
         tokenizer=tokenizer,
         device=torch_device,
         dtype=torch_dtype,
-        lineage=hashlib.sha256(b"shoal/lineage/1" + _config_digest(folder) + weights + tokenizer_hash).digest(),
+        lineage=_stated_lineage(folder) or _own_lineage(folder, tokenizer_hash),
         tokenizer_hash=tokenizer_hash,
         eos_ids=eos_ids,
         pad_id=pad_id,
@@ -174,6 +174,27 @@ def _tensor_digest(file: Any, base: int, spec: dict[str, Any]) -> bytes:
     if len(data) != end - begin:
         raise ValueError("it ends early")
     return hashlib.sha256(f"{spec['dtype']}|{spec['shape']}|".encode() + data).digest()
+
+
+def _own_lineage(folder: Path, tokenizer_hash: bytes) -> bytes:
+    """Return the lineage that begins with these weights."""
+    parts = _config_digest(folder) + _weights_digest(folder) + tokenizer_hash
+    return hashlib.sha256(b"shoal/lineage/1" + parts).digest()
+
+
+def _stated_lineage(folder: Path) -> bytes | None:
+    """Return the lineage that an exported model belongs to: later tuning does not change it. None for other models."""
+    path = folder / ORIGIN_FILE
+    if not path.is_file():
+        return None
+    stated = _read_json(path).get("lineage")
+    try:
+        lineage = bytes.fromhex(stated)
+    except (TypeError, ValueError):
+        lineage = b""
+    if len(lineage) != 32:
+        raise EnvironmentFault(f"{path} names no lineage of 64 hex characters: remove the file to begin a new one")
+    return lineage
 
 
 def _canonical(data: Any) -> bytes:

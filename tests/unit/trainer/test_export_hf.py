@@ -35,6 +35,20 @@ def test_an_export_loads_as_a_policy_with_the_same_weights(tmp_path: Path, layou
     assert back.eos_ids == policy.eos_ids
 
 
+def test_tuning_leaves_the_lineage_and_the_export_carries_it_on(tmp_path: Path) -> None:
+    policy = load_policy(DEFAULT_MODEL)
+    with torch.no_grad():
+        policy.model.model.norm.weight.add_(0.25)
+    folder = export_hf(policy, tmp_path / "model")
+    back = load_policy(folder)
+    assert (back.lineage, back.tokenizer_hash) == (policy.lineage, policy.tokenizer_hash)
+    (folder / "shoal.json").unlink()
+    assert load_policy(folder).lineage != policy.lineage
+    (folder / "shoal.json").write_text('{"lineage": "7"}')
+    with pytest.raises(EnvironmentFault, match="names no lineage"):
+        load_policy(folder)
+
+
 def test_the_default_model_exports_to_its_own_lineage(tmp_path: Path) -> None:
     policy = load_policy(DEFAULT_MODEL)
     back = load_policy(export_hf(policy, tmp_path / "model"))
