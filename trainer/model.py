@@ -86,6 +86,7 @@ def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32", t
     folder = Path(path)
     torch_dtype, torch_device = _dtype(dtype), _device(device)
     _require(folder)
+    weights = _weights_digest(folder)  # before the library reads them: it says better what is damaged
     tokenizer = _load_tokenizer(folder)
     model = _load_model(folder, torch_dtype).to(torch_device)
     tokenizer_hash = _tokenizer_digest(folder, tokenizer)
@@ -96,7 +97,7 @@ def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32", t
         tokenizer=tokenizer,
         device=torch_device,
         dtype=torch_dtype,
-        lineage=_stated_lineage(folder) or _own_lineage(folder, tokenizer_hash),
+        lineage=_stated_lineage(folder) or _own_lineage(folder, weights, tokenizer_hash),
         tokenizer_hash=tokenizer_hash,
         eos_ids=eos_ids,
         pad_id=pad_id,
@@ -176,10 +177,9 @@ def _tensor_digest(file: Any, base: int, spec: dict[str, Any]) -> bytes:
     return hashlib.sha256(f"{spec['dtype']}|{spec['shape']}|".encode() + data).digest()
 
 
-def _own_lineage(folder: Path, tokenizer_hash: bytes) -> bytes:
+def _own_lineage(folder: Path, weights: bytes, tokenizer_hash: bytes) -> bytes:
     """Return the lineage that begins with these weights."""
-    parts = _config_digest(folder) + _weights_digest(folder) + tokenizer_hash
-    return hashlib.sha256(b"shoal/lineage/1" + parts).digest()
+    return hashlib.sha256(b"shoal/lineage/1" + _config_digest(folder) + weights + tokenizer_hash).digest()
 
 
 def _stated_lineage(folder: Path) -> bytes | None:
