@@ -18,7 +18,6 @@ from shoal.protocol.limits import Limits
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.sequence import SequenceWindow
 from shoal.protocol.staleness import Clock, Freshness, freshness
-from shoal.protocol.transport import Received
 
 # How many rounds the seen-set outlives the staleness bound: a clock that steps back opens no door for replays.
 SEEN_MARGIN = 2
@@ -80,15 +79,32 @@ class Gate:
             self.counters.add(outcome.layer, outcome.reason)
         return outcome
 
-    def release(self, round_number: int) -> list[Received]:
-        """Remove and return the held announcements whose round has begun; each must be admitted again."""
-        return [Received(data, sender) for data, sender in self._held.release(round_number)]
+    def release(self, round_number: int) -> list[Pointer]:
+        """Admit the held announcements whose round has begun.
+
+        Sender and signature were judged when they came: nobody is charged a second time, and what is refused now
+        counts apart from first refusals.
+        """
+        self._advance()
+        due = self._held.release(min(round_number, self._round))  # a clock that was set back releases nothing early
+        outcomes = [self._readmit(data) for data, _ in due]
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _readmit(self, data: bytes) -> Pointer | None:
+        announcement = Announcement.decode(data)
+        header = announcement.header
+        outcome = self._standing(header) or self._quota(header) or self._enter(announcement, _digest(header))
+        if isinstance(outcome, Verdict):
+            self.counters.add(outcome.layer, f"{outcome.reason}_held")
+            return None
+        self.counters.add("gate", "released")
+        return outcome
 
     def recheck(self, pointer: Pointer) -> Verdict:
         """Judge a pooled pointer again at the moment of use: it has aged, and its key may be revoked or muted since."""
         self._advance()
         header = pointer.announcement.header
-        refusal = self._admission(header) or self._muted_key(header) or self._staleness(header)
+        refusal = self._standing(header)
         if refusal is None and self._early(header):
             refusal = reject("header", "early")  # the clock was set back: its round has not begun any more
         if refusal is None:
@@ -114,12 +130,10 @@ class Gate:
             self._blame(sender)
             return reject("header", error.reason)
         header = announcement.header
-        digest = hashlib.sha256(header.encode()).digest()  # not the signature: a key can sign one header in many ways
+        digest = _digest(header)
         refusal = (
             self._foreign(header)
-            or self._admission(header)
-            or self._muted_key(header)
-            or self._staleness(header)
+            or self._standing(header)
             or self._known(digest)
             or self._quota(header)
             or self._signature(announcement, sender)
@@ -148,6 +162,10 @@ class Gate:
         if self._on("header") and header.swarm_id != self.context.manifest.swarm_id:
             return reject("header", "wrong_swarm")
         return reject("header", "own_key") if header.key == self.context.own_key else None
+
+    def _standing(self, header: Header) -> Verdict | None:
+        """What may change while an announcement is kept: who is admitted or muted, and how old it is."""
+        return self._admission(header) or self._muted_key(header) or self._staleness(header)
 
     def _admission(self, header: Header) -> Verdict | None:
         if not self._on("admission"):
@@ -269,6 +287,11 @@ class Gate:
         self._held.restore(state["held"])
         self._sequences.restore(state["sequences"])
         self._forgotten = self._sequences.evicted
+
+
+def _digest(header: Header) -> bytes:
+    """The name of an announcement: never of its signature, since a key can sign one header in many ways."""
+    return hashlib.sha256(header.encode()).digest()
 
 
 def _speaks_otherwise(data: bytes) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from threading import Lock
 
 # Every layer that may ever decide, cheapest first. Only those of the first defences exist yet; the names of the
 # others are fixed here so that counters, reports and ablations need no second list.
@@ -66,15 +67,20 @@ def unscorable(reason: str) -> Verdict:
 
 
 class Counters:
-    """Counts by "layer/reason": nothing that is dropped, refused or evicted goes uncounted."""
+    """Counts by "layer/reason": nothing that is dropped, refused or evicted goes uncounted.
+
+    Gate and screen may count from two threads: adding is not one step of the interpreter, hence the lock.
+    """
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
         self.counts: dict[str, int] = dict(counts or {})
+        self._lock = Lock()
 
     def add(self, layer: str, reason: str, count: int = 1) -> None:
         """Count `count` events of one reason."""
         name = f"{layer}/{reason}"
-        self.counts[name] = self.counts.get(name, 0) + count
+        with self._lock:
+            self.counts[name] = self.counts.get(name, 0) + count
 
     def get(self, name: str) -> int:
         """Return the count under "layer/reason", 0 when nothing was counted."""
@@ -82,8 +88,10 @@ class Counters:
 
     def state(self) -> dict[str, int]:
         """Return the counts as a plain dict, sorted by name."""
-        return dict(sorted(self.counts.items()))
+        with self._lock:
+            return dict(sorted(self.counts.items()))
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Take over what `state` returned."""
-        self.counts = dict(state)
+        with self._lock:
+            self.counts = dict(state)

@@ -94,8 +94,8 @@ def split_counts(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 
 def _is_bookkeeping(reason: str) -> bool:
-    """Return True for counts that refuse nothing: notes, evictions, and pointers that grew too old in the pool."""
-    return reason in BOOKKEEPING or reason.startswith("evicted") or reason.endswith("_pooled")
+    """Return True for counts that refuse nothing anew: notes, evictions, and what grew too old while it was kept."""
+    return reason in BOOKKEEPING or reason.startswith("evicted") or reason.endswith(("_pooled", "_held"))
 
 
 def histogram(values: Iterable[int]) -> dict[str, int]:

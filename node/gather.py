@@ -86,8 +86,8 @@ class Gatherer:
 
     def enter_round(self, round: int) -> None:
         """Admit what was held for this round, and drop what has become too old."""
-        for received in self.gate.release(round):
-            self.consider(received)
+        for pointer in self.gate.release(round):
+            self.pool.add(pointer)
         self.pool.expire(lambda pointer: self.gate.recheck(pointer).usable)
 
     async def usable_sets(self, order: Order, rng: random.Random) -> list[PeerSet]:

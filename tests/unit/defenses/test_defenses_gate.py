@@ -246,12 +246,47 @@ def test_an_early_announcement_is_held_until_its_round_begins():
     assert admit(lab, data, b"n") == Held(101)
     assert refusal(lab, data) == "header/seen"
     assert lab.gate.release(100) == []
+    assert lab.gate.release(101) == []  # who asks is not believed: by the gate's own clock it is round 100
     lab.now += 10.0
-    (received,) = lab.gate.release(101)
-    assert received == (data, b"n")
-    pointer = accepted(lab, *received)
+    (pointer,) = lab.gate.release(101)
+    assert pointer.announcement.encode() == data
     assert (pointer.round, pointer.received_round) == (101, 101)
     assert lab.gate.release(101) == []
+    assert refusal(lab, data) == "header/seen"
+
+
+def test_what_was_held_is_neither_charged_nor_counted_twice():
+    lab = Laboratory(config=DefenseConfig(sender_bytes_per_round=300, mute_after=1))
+    assert admit(lab, announce(lab, round=101), b"n") == Held(101)
+    lab.now += 10.0
+    accepted(lab, announce(lab, 1), b"n")  # the sender's account of this round is spent: 238 of 300 bytes
+    lab.gate.reputation.offend(sender_subject(b"n"))  # and muted: it handed on nothing wrong
+    assert len(lab.gate.release(101)) == 1
+    assert lab.counters.state() == {
+        "gate/accepted": 1,
+        "gate/held": 1,
+        "gate/released": 1,
+        "reputation/muted": 1,
+    }
+
+
+def test_what_was_held_meets_the_rules_of_the_round_in_which_it_is_released():
+    lab = Laboratory(limits=SwarmLimits(rollouts_per_key_per_round=1, max_age_rounds=1))
+    keys = [identity.key.hex() for identity in lab.identities]
+    for peer in (0, 1, 1, 2, 3):
+        assert admit(lab, announce(lab, peer, round=101)) == Held(101)
+    lab.gate.adopt(msgspec.structs.replace(lab.manifest, revoked=[keys[0]]))
+    for _ in range(8):
+        lab.gate.reputation.offend(key_subject(lab.identities[2].key))
+    lab.now += 10.0
+    assert [pointer.key for pointer in lab.gate.release(101)] == [lab.identities[1].key, lab.identities[3].key]
+    assert lab.counters.get("admission/revoked_held") == 1
+    assert lab.counters.get("quota/rollouts_per_key_held") == 1
+    assert lab.counters.get("reputation/muted_key_held") == 1
+    assert admit(lab, announce(lab, 3, round=102)) == Held(102)
+    lab.now += 30.0  # slept through its rounds
+    assert lab.gate.release(104) == []
+    assert lab.counters.get("header/stale_held") == 1
 
 
 def test_what_is_held_is_bounded_by_key_and_forged_names_fill_no_places():

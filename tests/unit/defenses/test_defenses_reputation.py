@@ -1,5 +1,8 @@
 """Offences, muting and parole."""
 
+import sys
+from threading import Thread
+
 import msgpack
 
 from shoal.defenses.config import DefenseConfig
@@ -79,6 +82,49 @@ def test_subjects_are_bounded_and_evictions_counted():
         book.offend(sender_subject(b"%d" % number))
     assert len(book.state()["records"]) == 3
     assert counters.get("reputation/evicted_subject") == 2
+
+
+def test_a_muting_is_not_flushed_by_other_offenders():
+    counters = Counters()
+    book = Reputation(DefenseConfig(mute_after=4, parole=10, subjects=3), counters)
+    offend(book, 4)
+    for number in range(5000):
+        book.offend(sender_subject(b"other %d" % number))
+    assert book.muted(SUBJECT)
+    assert counters.get("reputation/evicted_muted") == 0
+    again = Reputation(DefenseConfig(mute_after=4, parole=10, subjects=3), Counters())
+    again.restore(msgpack.unpackb(msgpack.packb(book.state())))
+    assert again.muted(SUBJECT)
+    assert again.state() == book.state()
+    book.advance(10)
+    assert not book.muted(SUBJECT)
+    assert book.score(SUBJECT) == 2.0  # on parole, among the others again
+    assert len(book.state()["records"]) == 3
+
+
+def test_the_muted_are_bounded_too_and_the_oldest_muting_gives_way():
+    counters = Counters()
+    book = Reputation(DefenseConfig(mute_after=1, parole=10, subjects=3), counters)
+    for number in range(5):
+        book.offend(sender_subject(b"%d" % number))
+        book.offend(sender_subject(b"0"))  # offending again does not make a muting younger
+    assert [book.muted(sender_subject(b"%d" % number)) for number in range(5)] == [True, False, False, True, True]
+    assert counters.get("reputation/evicted_muted") == 3
+
+
+def test_several_threads_lose_no_offence():
+    book = Reputation(DefenseConfig(mute_after=10**9), Counters())
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [Thread(target=offend, args=(book, 5000)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert book.score(SUBJECT) == 4 * 5000
 
 
 def test_time_never_runs_backwards():

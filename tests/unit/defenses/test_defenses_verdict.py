@@ -1,5 +1,8 @@
 """Verdicts, counters and switches."""
 
+import os
+from threading import Thread
+
 import pytest
 
 from shoal.defenses.config import DefenseConfig
@@ -30,6 +33,26 @@ def test_counters_count_by_layer_and_reason_and_come_back():
     again.restore(counters.state())
     again.add("header", "stale")
     assert (again.get("header/stale"), counters.get("header/stale"), again.get("none/such")) == (2, 1, 0)
+
+
+class Yielding(dict[str, int]):
+    """Counts between whose reading and writing another thread gets its turn."""
+
+    def get(self, key: str, default: int = 0) -> int:  # type: ignore[override]
+        count = super().get(key, default)
+        os.sched_yield()
+        return count
+
+
+def test_two_threads_lose_no_count():
+    counters = Counters()
+    counters.counts = Yielding()
+    threads = [Thread(target=lambda: [counters.add("header", "stale") for _ in range(2000)]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counters.state() == {"header/stale": 4000}
 
 
 def test_layers_can_be_switched_off_by_name_only():
