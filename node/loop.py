@@ -104,7 +104,7 @@ class Node:
         clock, pace = self.organs.clock, self.pace
         while (now := clock.round()) < until_round and not pace.stopped:
             if now < 0 or self.done_with(now):
-                pace.phase = "waiting"
+                pace.phase = "waiting_for_genesis" if now < 0 else "waiting"
                 await pace.rest(min(max(clock.seconds_left(now), SHORTEST_SLEEP), pace.longest_rest))
             else:
                 await self.one_pass(now)

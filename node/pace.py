@@ -3,9 +3,8 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Literal
 
-Phase = Literal["starting", "waiting", "sampling", "gathering", "updating", "paused", "draining"]
+from shoal.node.view import Phase
 
 LONGEST_REST = 5.0  # seconds; a sleep does not count while the machine is suspended, and clocks are set
 

@@ -1,0 +1,112 @@
+"""What a daemon keeps on the disk: its ledger, a line for each pass, and checkpoints from which it goes on.
+
+The process may die at any instant. The ledger is written after each pass, a checkpoint every few passes; what is lost is
+the time since then, never a sequence number, never the position in swarm time.
+"""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+from shoal.defenses.verdict import Counters
+from shoal.node import snapshot
+from shoal.node.events import RoundResult
+from shoal.node.loop import Node
+from shoal.node.witness import PassNotes
+from shoal.protocol.errors import EnvironmentFault
+from shoal.trainer.checkpoint import load_latest, save
+
+KEPT_CHECKPOINTS = 2  # the latest, and the one before in case that a disk error spoils it
+
+
+class Checkpoints:
+    """Saves a node every so many passes, and whenever it is told; a save that fails is counted and tried again."""
+
+    def __init__(self, folder: Path, node: Node, every: int, counters: Counters) -> None:
+        self.folder = folder
+        self.node = node
+        self.every = every
+        self.counters = counters
+        self.saved_at: float | None = None  # unix seconds
+        self.failure: str | None = None
+        self._passes = 0
+
+    def restore(self) -> int | None:
+        """Set the node to its newest whole checkpoint; return its policy version, None when there is none.
+
+        Raises EnvironmentFault when there are checkpoints but all are damaged: a new beginning must be meant.
+        """
+        saved = load_latest(self.folder)
+        if saved is None:
+            if any(self.folder.glob("step-*")):
+                raise EnvironmentFault(f"all checkpoints in {self.folder} are damaged: move them away to begin anew")
+            return None
+        for damaged in saved.skipped:
+            self.counters.add("checkpoint", "damaged")
+            self.failure = f"a damaged checkpoint was passed over: {damaged}"
+        snapshot.restore(self.node, saved.tensors, saved.state)
+        return self.node.organs.trainer.policy.version
+
+    async def after_pass(self) -> None:
+        """Save when that is due."""
+        self._passes += 1
+        if self._passes >= self.every:
+            with contextlib.suppress(EnvironmentFault):  # counted and shown; training goes on
+                await self.save()
+
+    async def save(self) -> Path:
+        """Save now, between two passes, in the thread that trains. Raises EnvironmentFault."""
+        tensors, state = snapshot.take(self.node)
+        step = self.node.organs.trainer.policy.version
+
+        def work() -> Path:
+            return save(self.folder, step, tensors, state, keep=KEPT_CHECKPOINTS)
+
+        try:
+            path = await self.node.organs.compute.run("save", work)
+        except EnvironmentFault as error:
+            self.counters.add("checkpoint", "failed")
+            self.failure = str(error)
+            raise
+        self._passes = 0
+        self.saved_at, self.failure = time.time(), None
+        self.counters.add("checkpoint", "saved")
+        return path
+
+
+class LedgerWriter:
+    """Writes passes into the ledger in the background, in order. A full disk costs lines, counted, never a pass."""
+
+    BACKLOG = 64  # passes that wait to be written
+
+    def __init__(self, store: Any, counters: Counters) -> None:
+        self.store = store
+        self.counters = counters
+        self.failure: str | None = None
+        self._waiting: asyncio.Queue[tuple[RoundResult, PassNotes]] = asyncio.Queue(self.BACKLOG)
+
+    def record(self, result: RoundResult, notes: PassNotes) -> None:
+        """Take one pass; called in the event loop."""
+        try:
+            self._waiting.put_nowait((result, notes))
+        except asyncio.QueueFull:
+            self.counters.add("ledger", "dropped_backlog")
+
+    async def run(self) -> None:
+        """Write for as long as the node lives."""
+        while True:
+            result, notes = await self._waiting.get()
+            try:
+                await asyncio.to_thread(self.store.record_pass, result, notes)
+                self.failure = None
+            except EnvironmentFault as error:
+                self.counters.add("ledger", "failed")
+                self.failure = str(error)
+            finally:
+                self._waiting.task_done()
+
+    async def drain(self) -> None:
+        """Return when all that was recorded is written."""
+        await self._waiting.join()
