@@ -37,12 +37,16 @@ class Kind(IntEnum):
     ROLLOUT = 1
     RECORD = 2
     MANIFEST = 3
+    INVITE = 4
+    MEMBER = 5
 
 
 _TAGS = {
     Kind.ROLLOUT: b"shoal:rollout\0\0\0",
     Kind.RECORD: b"shoal:record\0\0\0\0",
     Kind.MANIFEST: b"shoal:manifest\0\0",
+    Kind.INVITE: b"shoal:invite\0\0\0\0",
+    Kind.MEMBER: b"shoal:member\0\0\0\0",
 }
 _KINDS = {tag: kind for kind, tag in _TAGS.items()}
 

@@ -25,7 +25,7 @@ from shoal.protocol.errors import BadSignature, UsageError
 from shoal.protocol.identity import Identity
 from shoal.protocol.manifest_parts import Admission, Natural, Positive, SwarmLimits, TaskEntry
 
-__all__ = ["Admission", "Manifest", "SwarmLimits", "TaskEntry", "check_successor"]
+__all__ = ["Admission", "Manifest", "SwarmLimits", "TaskEntry", "check_follows", "check_successor"]
 
 _SWARM_DOMAIN = b"shoal/swarm/1"
 
@@ -90,6 +90,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         manifest_rules.check_operators(self.admission)
         manifest_rules.check_tasks(self.tasks)
         manifest_rules.check_limits(self.limits)
+        manifest_rules.check_bootstraps(self.bootstraps)
         try:
             self.canonical()
         except (TypeError, ValueError, RecursionError) as error:  # an infinity or deep tables in a task's config
@@ -137,11 +138,26 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return manifest
 
 
-def check_successor(earlier: Manifest, later: Manifest, current_round: int) -> None:
-    """Raise UsageError unless `later` may replace `earlier`: same swarm, higher revision, effect in a future round."""
+def check_follows(earlier: Manifest, later: Manifest) -> None:
+    """Raise UsageError unless `later` is a later revision of `earlier` that a running node can take over.
+
+    What every round and every prompt is derived from never changes, and no base model is shut out: that needs a new
+    swarm. A node that was cut off takes a revision whose round is over: see check_successor for who makes one.
+    """
     if later.swarm_id != earlier.swarm_id:
         raise UsageError("manifest: another swarm (founder, name and genesis never change)")
     if later.revision <= earlier.revision:
         raise UsageError(f"manifest: revision {later.revision} is not above {earlier.revision}")
+    if later.round_seconds != earlier.round_seconds:
+        raise UsageError("manifest: round_seconds never changes, all rounds would be numbered anew: make a new swarm")
+    if later.tasks != earlier.tasks:
+        raise UsageError("manifest: tasks never change, all prompts are derived from them: make a new swarm")
+    if later.lineages and not (earlier.lineages and set(earlier.lineages) <= set(later.lineages)):
+        raise UsageError("manifest: a lineage that was allowed stays allowed: make a new swarm to leave one out")
+
+
+def check_successor(earlier: Manifest, later: Manifest, current_round: int) -> None:
+    """Raise UsageError unless `later` may be made of `earlier` now: it follows, with effect from a future round."""
+    check_follows(earlier, later)
     if later.effective_round <= current_round:
         raise UsageError(f"manifest: effective_round {later.effective_round} is not after round {current_round}")

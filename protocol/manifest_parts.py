@@ -35,6 +35,8 @@ class SwarmLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     own_slots: Natural = 64
     rollouts_per_key_per_round: Positive = 64
     bytes_per_key_per_round: Positive = 64 * MIB
+    shard_bits: Annotated[int, msgspec.Meta(ge=0, le=12)] = 0  # announcements travel on 2^bits topics
+    shards_per_node: Annotated[int, msgspec.Meta(ge=1, le=16)] = 1  # so many of them a node listens to
 
 
 class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -9,7 +9,10 @@ from shoal.protocol.errors import InvalidKey, UsageError
 from shoal.protocol.identity import check_key
 from shoal.protocol.manifest_parts import Admission, SwarmLimits, TaskEntry
 
+MAX_OPERATOR = 64  # characters
+MAX_BOOTSTRAPS = 64
 _HASH_HEX = re.compile(r"[0-9a-f]{64}")
+_ADDRESS = re.compile(r"/[!-~]{1,255}")  # a multiaddr, which the transport reads
 
 
 def check_public_key(text: str, field: str) -> None:
@@ -28,12 +31,31 @@ def check_lineages(lineages: Sequence[str]) -> None:
         raise UsageError("manifest: lineages are 64 small hex characters each")
 
 
+def usable_operator(name: str) -> bool:
+    """Whether an operator may be called so: printable, not too long, and not to be taken for a key."""
+    return 0 < len(name) <= MAX_OPERATOR and name.isprintable() and not _HASH_HEX.fullmatch(name)
+
+
+def check_bootstraps(addresses: Sequence[str]) -> None:
+    """Multiaddrs, and not too many."""
+    if len(addresses) > MAX_BOOTSTRAPS:
+        raise UsageError(f"manifest: more than {MAX_BOOTSTRAPS} bootstraps")
+    for address in addresses:
+        if not _ADDRESS.fullmatch(address):
+            raise UsageError(
+                f"manifest: bootstraps holds {address[:80]!r}, not a multiaddr like /ip4/10.0.0.1/tcp/47700"
+            )
+
+
 def check_operators(admission: Admission) -> None:
     """Names that cannot be taken for a key, and no key behind two operators."""
     owners: dict[str, str] = {}
     for name, keys in admission.operators.items():
-        if not name or _HASH_HEX.fullmatch(name):
-            raise UsageError("manifest: an operator needs a name, and one that does not look like a key")
+        if not usable_operator(name):
+            raise UsageError(
+                f"manifest: an operator needs a name of 1 to {MAX_OPERATOR} printable characters, and one that does "
+                "not look like a key"
+            )
         for key in keys:
             check_public_key(key, f"operator {name!r}")
             if owners.setdefault(key, name) != name:
@@ -57,3 +79,8 @@ def check_limits(limits: SwarmLimits) -> None:
             raise UsageError(f"manifest: limits.{field} runs from the lowest to the highest value")
     if limits.shared_slots + limits.own_slots == 0:
         raise UsageError("manifest: without shared or own slots there is no prompt to draw")
+    if limits.shards_per_node > 2**limits.shard_bits:
+        raise UsageError(
+            f"manifest: limits.shards_per_node {limits.shards_per_node} is more than the {2**limits.shard_bits} shards "
+            f"of limits.shard_bits {limits.shard_bits}"
+        )

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.protocol.errors import BadSignature, UsageError
 from shoal.protocol.identity import Identity
-from shoal.protocol.manifest import Admission, Manifest, SwarmLimits, TaskEntry, check_successor
+from shoal.protocol.manifest import Admission, Manifest, SwarmLimits, TaskEntry, check_follows, check_successor
 
 PEER = Identity.from_seed(bytes([5]) * 32)
 OTHER = Identity.from_seed(bytes([6]) * 32)
@@ -96,6 +96,12 @@ def test_what_is_left_out_has_a_default(founder: Identity):
         ("temperature = [\n    0.0", "temperature = [\n    2.5", "temperature"),
         ("top_p = [\n    0.0,\n    1.0,\n]", "top_p = 1", "top_p"),
         ("completions = [\n    2", "completions = [\n    65", "completions"),
+        ("shard_bits = 0", "shard_bits = 13", "shard_bits"),
+        ("shards_per_node = 1", "shards_per_node = 17", "shards_per_node"),
+        ("shards_per_node = 1", "shards_per_node = 2", "shards of limits.shard_bits 0"),
+        ("bootstraps = []", 'bootstraps = ["10.0.0.1:47700"]', "multiaddr"),
+        ("bootstraps = []", 'bootstraps = ["/ip4/10.0.0.1\\n"]', "multiaddr"),
+        ("bootstraps = []", f"bootstraps = {['/dns/a/tcp/1'] * 65}", "64 bootstraps"),
         ("shared_slots = 64\nown_slots = 64", "shared_slots = 0\nown_slots = 0", "slots"),
         ("ratio = 0.5", "ratio = inf", "canonical"),
         ('name = "rg/chain_sum"', 'name = "strings/reverse"', "twice"),
@@ -170,18 +176,54 @@ def test_who_is_admitted(manifest: Manifest):
 
 @pytest.mark.parametrize(
     "operators",
-    [{"ada": [PEER.key.hex()], "bob": [PEER.key.hex()]}, {OTHER.key.hex(): [PEER.key.hex()]}, {"": []}, {"ada": ["x"]}],
+    [
+        {"ada": [PEER.key.hex()], "bob": [PEER.key.hex()]},
+        {OTHER.key.hex(): [PEER.key.hex()]},
+        {"": []},
+        {"ada": ["x"]},
+        {"a" * 65: []},
+        {"ada\x1b[2J": []},
+    ],
 )
 def test_operators_that_could_be_confused(operators: dict[str, list[str]], manifest: Manifest):
     with pytest.raises(UsageError):
         msgspec.structs.replace(manifest, admission=Admission(mode="invite", operators=operators)).check()
 
 
-def test_what_may_follow_a_revision(manifest: Manifest):
-    def later(**fields: Any) -> Manifest:
-        return msgspec.structs.replace(manifest, **({"revision": 1, "effective_round": 11} | fields))
+def later(manifest: Manifest, **fields: Any) -> Manifest:
+    return msgspec.structs.replace(manifest, **({"revision": 1, "effective_round": 11} | fields))
 
-    check_successor(manifest, later(), current_round=10)
-    for wrong in (later(revision=0), later(effective_round=10), later(name="other")):
+
+def test_what_may_follow_a_revision(manifest: Manifest):
+    check_successor(manifest, later(manifest, limits=SwarmLimits(max_lag=4, shard_bits=2)), current_round=10)
+    for fields in ({"revision": 0}, {"effective_round": 10}, {"name": "other"}):
         with pytest.raises(UsageError):
-            check_successor(manifest, wrong, current_round=10)
+            check_successor(manifest, later(manifest, **fields), current_round=10)
+
+
+def test_a_node_that_was_cut_off_takes_a_revision_whose_round_is_over(manifest: Manifest):
+    check_follows(manifest, later(manifest, effective_round=1))
+    with pytest.raises(UsageError, match="not above"):
+        check_follows(manifest, later(manifest, revision=0))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"genesis": 1}, "another swarm"),
+        ({"round_seconds": 30}, "round_seconds"),
+        ({"tasks": [TaskEntry(name="strings/reverse", weight=4)]}, "tasks"),
+        ({"lineages": ["00" * 32]}, "lineage"),
+    ],
+)
+def test_what_a_running_node_cannot_take_over_is_refused(fields: dict[str, Any], named: str, manifest: Manifest):
+    with pytest.raises(UsageError, match=named):
+        check_follows(manifest, later(manifest, **fields))
+
+
+def test_lineages_are_added_and_never_taken_away(manifest: Manifest):
+    one = msgspec.structs.replace(manifest, lineages=["00" * 32])
+    check_follows(one, later(one, lineages=["11" * 32, "00" * 32]))
+    check_follows(one, later(one, lineages=[]))  # any
+    with pytest.raises(UsageError, match="lineage"):
+        check_follows(one, later(one, lineages=["11" * 32]))

@@ -16,6 +16,7 @@ from shoal.protocol import canonical
 from shoal.protocol.compression import compress
 from shoal.protocol.envelope import Announcement, Header, Kind, check_payload, payload_hash, seal, verify_announcement
 from shoal.protocol.identity import Identity
+from shoal.protocol.invite import bind, issue_invite, open_invite, read_token, token_text
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.prompts import SHARED, derive_prompt, is_held_out, prompt_hash
 from shoal.protocol.records import PeerRecord, open_record, seal_record
@@ -74,6 +75,12 @@ def derived(manifest: Manifest, founder: Identity) -> list[dict[str, Any]]:
     return rows
 
 
+def invites(founder: Identity, manifest: Manifest) -> dict[str, Any]:
+    token = issue_invite(founder, manifest.swarm_id, "ada", 5000, bytes([7]) * 32)
+    member = Identity.from_seed(bytes([8]) * 32).key
+    return {"token": token_text(token), "member_key": member.hex(), "chain": bind(token, member).hex()}
+
+
 def produced(founder: Identity, manifest: Manifest, rollout: Rollout) -> dict[str, Any]:
     payload = canonical.encode(rollout)
     sealed = announcement(founder, manifest, rollout, payload)
@@ -91,6 +98,7 @@ def produced(founder: Identity, manifest: Manifest, rollout: Rollout) -> dict[st
         "manifest_canonical": manifest.canonical().decode("ascii"),
         "manifest_toml": signed.to_toml(),
         "manifest_signature": signed.signature,
+        "invite": invites(founder, manifest),
         "derived_prompts": derived(manifest, founder),
         "prompt_texts": {text: {"hash": h.hex(), "held_out": is_held_out(h)} for text, h in texts.items()},
     }
@@ -121,4 +129,8 @@ def test_what_is_read(golden: dict[str, Any], founder: Identity, manifest: Manif
     read = Manifest.from_toml(golden["manifest_toml"])
     read.verify()
     assert read.swarm_id.hex() == golden["swarm_id"]
+    invite = golden["invite"]
+    chain, key = bytes.fromhex(invite["chain"]), bytes.fromhex(invite["member_key"])
+    assert open_invite(chain, read, key, current_round=5000) == "ada"
+    assert bind(read_token(invite["token"]), key) == chain
     assert {row["held_out"] for row in golden["prompt_texts"].values()} == {True, False}
