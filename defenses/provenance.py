@@ -1,31 +1,32 @@
 """Layer 4: prompt, answer and tests come from the local task registry; the sender only names a slot."""
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
 
 from shoal.defenses.verdict import Verdict, reject
 from shoal.protocol.envelope import Header
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.manifest import Manifest
-from shoal.protocol.prompts import SCOPE_SHARED, SHARED
+from shoal.protocol.prompts import SCOPE_SHARED, SHARED, is_held_out, prompt_hash
 from shoal.protocol.wire import Rollout
 
 
-class RebuiltPrompt(Protocol):
-    """A prompt as the local registry builds it; the node may hand in any object with these fields."""
+@dataclass(frozen=True, slots=True)
+class RebuiltPrompt:
+    """A prompt as the local registry builds it: what a peer's claims are compared with."""
 
-    @property
-    def task(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def index(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def prompt_hash(self) -> bytes: ...
-    @property
-    def held_out(self) -> bool: ...
+    task: str
+    seed: int
+    index: int
+    text: str
+    prompt_hash: bytes
+    held_out: bool
+
+    @staticmethod
+    def of(task: str, seed: int, index: int, text: str) -> "RebuiltPrompt":
+        """Return the prompt with the hash of its text, and whether that text is held out."""
+        digest = prompt_hash(text)
+        return RebuiltPrompt(task, seed, index, text, digest, is_held_out(digest))
 
 
 Rebuild = Callable[[int, bytes, int], RebuiltPrompt | None]

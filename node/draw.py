@@ -1,26 +1,15 @@
 """Which prompts a node samples in a round: derived from the swarm, the round and a slot, held-out ones skipped."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from shoal.defenses.provenance import RebuiltPrompt
 from shoal.protocol.errors import UsageError
 from shoal.protocol.manifest import Manifest
-from shoal.protocol.prompts import SHARED, DerivedPrompt, derive_prompt, is_held_out, prompt_hash, resolve
+from shoal.protocol.prompts import SHARED, DerivedPrompt, derive_prompt, resolve
 from shoal.protocol.wire import PromptName
 from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.tasks.registry import TaskRegistry
-
-
-@dataclass(frozen=True, slots=True)
-class LocalPrompt:
-    """A prompt as the local registry builds it: what a screen compares a peer's claims with."""
-
-    task: str
-    seed: int
-    index: int
-    text: str
-    prompt_hash: bytes
-    held_out: bool
 
 
 class LocalPrompts:
@@ -43,17 +32,17 @@ class LocalPrompts:
         for slot in own:
             yield self.at(round, key, slot)
 
-    def rebuild(self, round_number: int, scope_key: bytes, slot: int) -> LocalPrompt | None:
+    def rebuild(self, round_number: int, scope_key: bytes, slot: int) -> RebuiltPrompt | None:
         """Return the prompt of a slot for the screen; None when this node lacks its task."""
-        return self._local(self.at(round_number, scope_key, slot)[1])
+        return _rebuilt(self.at(round_number, scope_key, slot)[1])
 
-    def claimed(self, name: PromptName) -> LocalPrompt | None:
+    def claimed(self, name: PromptName) -> RebuiltPrompt | None:
         """Return the prompt that a sender names; None when this node lacks its task."""
         try:
-            return self._local(self.registry.prompt(name.task, name.seed, name.index))
+            return _rebuilt(self.registry.prompt(name.task, name.seed, name.index))
         except UsageError:
             return None
 
-    def _local(self, prompt: Prompt) -> LocalPrompt:
-        digest = prompt_hash(prompt.text)
-        return LocalPrompt(prompt.task, prompt.seed, prompt.index, prompt.text, digest, is_held_out(digest))
+
+def _rebuilt(prompt: Prompt) -> RebuiltPrompt:
+    return RebuiltPrompt.of(prompt.task, prompt.seed, prompt.index, prompt.text)

@@ -57,7 +57,8 @@ class Habits:
 
     `prompts` are sampled in a pass, the first `shared` of them the swarm's; `passes` bounds the passes of a fast node
     in one round; `wait_seconds` is the longest wait for peers. A node that does not share is alone; one that does not
-    learn (an attacker, or a machine that only samples) keeps its policy; one that does not sample looks on.
+    learn (an attacker, or a machine that only samples) keeps its policy; one that does not sample looks on. With
+    `shared_only` every prompt is the swarm's.
     """
 
     mixing: Mixing
@@ -69,6 +70,18 @@ class Habits:
     shares: bool = True
     learns: bool = True
     samples: bool = True
+    shared_only: bool = False
+
+    def slots(self, done: int) -> tuple[range, range]:
+        """Return the shared and the own slots of the pass after `done` others of the round.
+
+        Further passes go on with further own slots, or with further shared ones where peers take no others.
+        """
+        if self.shared_only:
+            return range(done * self.prompts, (done + 1) * self.prompts), range(0)
+        shared = range(self.shared) if done == 0 else range(0)
+        first = max(0, done * self.prompts - self.shared)
+        return shared, range(first, first + self.prompts - len(shared))
 
 
 Journal = Callable[[int, int, int], None]
@@ -159,10 +172,7 @@ class Node:
     async def sample(self, round: int, watch: Stopwatch) -> list[OwnSet]:
         """Draw this pass's prompts, sample G completions for each and grade them."""
         organs, habits = self.organs, self.habits
-        done = self.passes - 1
-        shared = range(habits.shared) if done == 0 else range(0)
-        first = max(0, done * habits.prompts - habits.shared)  # further passes go on with further own slots
-        own = range(first, first + habits.prompts - len(shared))
+        shared, own = habits.slots(self.passes - 1)
         key = organs.publisher.identity.key
         version = organs.trainer.policy.version
         passes = self.passes

@@ -1,7 +1,7 @@
 """A laboratory for attacks: honest and malicious publishers before one receiver, without network, model or clock."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,30 +11,19 @@ from shoal.defenses.config import DefenseConfig
 from shoal.defenses.duplicates import DuplicateMemory
 from shoal.defenses.gate import Gate, GateContext
 from shoal.defenses.pointer import Held, Pointer
+from shoal.defenses.provenance import RebuiltPrompt
 from shoal.defenses.screen import ScreenContext, Screened, ScreenMemory, screen
 from shoal.defenses.verdict import Counters, Verdict
 from shoal.protocol.envelope import PROTOCOL_VERSION, Header, Kind, payload_hash, seal
 from shoal.protocol.identity import Identity
 from shoal.protocol.manifest import Admission, Manifest, SwarmLimits, TaskEntry
-from shoal.protocol.prompts import SHARED, derive_prompt, is_held_out, prompt_hash, resolve
+from shoal.protocol.prompts import SHARED, derive_prompt, resolve
 from shoal.protocol.staleness import Clock
 from shoal.protocol.wire import FINISH_EOS, PromptName, Rollout, SamplerSettings, encode_rollout, pack_floats
 
 LINEAGE = bytes([1]) * 32
 TOKENIZER = bytes([2]) * 32
 MAX_CHARS = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class LabPrompt:
-    """A prompt of the laboratory's only task: its text is its name."""
-
-    task: str
-    seed: int
-    index: int
-    text: str
-    prompt_hash: bytes
-    held_out: bool
 
 
 class Laboratory:
@@ -86,7 +75,7 @@ class Laboratory:
         """The current round."""
         return int(self.now // 10)
 
-    def rebuild(self, round_number: int, scope_key: bytes, slot: int) -> LabPrompt:
+    def rebuild(self, round_number: int, scope_key: bytes, slot: int) -> RebuiltPrompt:
         """Return the prompt of a slot."""
         derived = derive_prompt(self.manifest, round_number, scope_key, slot)
         index = resolve(derived, lambda task, seed, index: f"{task} {seed} {index}")
@@ -145,7 +134,5 @@ class Laboratory:
         return screen(pointer, message.blob, self.context, self.memory) if isinstance(pointer, Pointer) else pointer
 
 
-def _prompt(name: PromptName) -> LabPrompt:
-    text = f"{name.task} {name.seed} {name.index}"
-    digest = prompt_hash(text)
-    return LabPrompt(name.task, name.seed, name.index, text, digest, is_held_out(digest))
+def _prompt(name: PromptName) -> RebuiltPrompt:
+    return RebuiltPrompt.of(name.task, name.seed, name.index, f"{name.task} {name.seed} {name.index}")
