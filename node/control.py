@@ -36,8 +36,8 @@ class Control:
     NoNode: none runs. EnvironmentFault: it is another user's, does not answer in time, or answers nonsense.
     """
 
-    def __init__(self, path: Path, home: Path) -> None:
-        self._path, self._home = path, home
+    def __init__(self, path: Path, home: Path, seconds: float = ANSWER_SECONDS) -> None:
+        self._path, self._home, self._seconds = path, home, seconds
 
     def status(self) -> dict[str, Any]:
         """Return the node's status: see `view.StatusDict`."""
@@ -72,7 +72,8 @@ class Control:
             raise EnvironmentFault(f"the node on {self._home} answers nonsense: is it of another version?")
         return answer
 
-    def _ask(self, method: str, path: str, body: Any = None, seconds: float = ANSWER_SECONDS) -> Any:
+    def _ask(self, method: str, path: str, body: Any = None, seconds: float | None = None) -> Any:
+        seconds = self._seconds if seconds is None else seconds
         connection = _UnixConnection(self._path, seconds)
         sent = None if body is None else json.dumps(body).encode()
         try:
