@@ -26,6 +26,8 @@ class DefenseConfig:
     mute_window: int = 4
     parole: int = 16
     subjects: int = 4096
+    members: int = 4096
+    members_per_invite: int = 64
     # Below this length many honest peers give the same text, so equal texts are no evidence of copying.
     copy_chars: int = 32
     copy_similarity: float = 0.9

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from shoal.defenses.admissions import Admissions
 from shoal.defenses.bounded import BoundedMap
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.pointer import Held, Pointer
@@ -54,6 +55,7 @@ class Gate:
         self.counters = counters if counters is not None else Counters()
         config, limits = context.config, context.manifest.limits
         self.reputation = reputation if reputation is not None else Reputation(config, self.counters)
+        self.admissions = Admissions(context.manifest, config, self.counters)
         self._clock = clock
         self._lag = lag
         self._round = 0
@@ -112,9 +114,15 @@ class Gate:
         self.counters.add(refusal.layer, f"{refusal.reason}_pooled")  # it was admitted once: no second refusal
         return refusal
 
+    def learn(self, chain: bytes, key: bytes) -> None:
+        """Take the invite of a peer's verified record: in an invite swarm a key is a stranger's until this was seen."""
+        self._advance()
+        self.admissions.learn(chain, key, self._round)
+
     def adopt(self, manifest: Manifest) -> None:
         """Judge by a new revision of the manifest from now on."""
         self.context = replace(self.context, manifest=manifest)
+        self.admissions.adopt(manifest)
         limits = manifest.limits
         self._keys.per_round = (limits.rollouts_per_key_per_round, limits.bytes_per_key_per_round)
 
@@ -170,9 +178,8 @@ class Gate:
     def _admission(self, header: Header) -> Verdict | None:
         if not self._on("admission"):
             return None
-        if self.context.manifest.is_revoked(header.key):
-            return reject("admission", "revoked")
-        return None if self.context.manifest.operator_of(header.key) else reject("admission", "not_admitted")
+        reason = self.admissions.refusal(header.key, self._round)
+        return reject("admission", reason) if reason else None
 
     def _muted_key(self, header: Header) -> Verdict | None:
         muted = self._on("reputation") and self.reputation.muted(key_subject(header.key))
@@ -237,7 +244,7 @@ class Gate:
         self._keys.charge(header.key, header.round, header.payload_length)
         self._seen.put(digest, header.round)
         self._arrival += 1
-        operator = self.context.manifest.operator_of(header.key) if self._on("admission") else None
+        operator = self.admissions.operator_of(header.key, self._round) if self._on("admission") else None
         return Pointer(announcement, operator or header.key.hex(), self._round, self._arrival)
 
     def _count_forgotten_sequences(self) -> None:
@@ -256,6 +263,7 @@ class Gate:
         self._senders.new_round()
         oldest = current - self.context.manifest.limits.max_age_rounds - SEEN_MARGIN
         self._keys.expire(oldest)
+        self.admissions.expire(oldest)
         self._seen.expire(lambda _, round_number: round_number >= oldest)
 
     def _blame(self, sender: bytes) -> None:
@@ -275,6 +283,7 @@ class Gate:
             "keys": self._keys.state(),
             "held": self._held.state(),
             "sequences": self._sequences.state(),
+            "admissions": self.admissions.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -287,6 +296,7 @@ class Gate:
         self._held.restore(state["held"])
         self._sequences.restore(state["sequences"])
         self._forgotten = self._sequences.evicted
+        self.admissions.restore(state.get("admissions", []))  # a checkpoint of an earlier version has none
 
 
 def _digest(header: Header) -> bytes:

@@ -16,6 +16,7 @@ from shoal.defenses.reputation import key_subject, sender_subject
 from shoal.defenses.verdict import Verdict
 from shoal.protocol.envelope import Announcement, Kind
 from shoal.protocol.identity import GROUP_ORDER, Identity
+from shoal.protocol.invite import Token, bind, issue_invite
 from shoal.protocol.manifest import Admission, SwarmLimits
 
 BLOB = b"any bytes: the gate never opens them"
@@ -133,6 +134,66 @@ def test_strangers_and_revoked_keys_stay_out():
     lab.gate.adopt(msgspec.structs.replace(lab.manifest, revoked=[lab.identities[0].key.hex()]))
     assert refusal(lab, announce(lab, 0)) == "admission/revoked"
     accepted(lab, announce(lab, 1))
+
+
+def by_invite(lab: Laboratory, **fields) -> Token:
+    """Make the laboratory an invite swarm without listed keys; returns an invite of its founder."""
+    lab.gate.adopt(msgspec.structs.replace(lab.manifest, admission=Admission(mode="invite"), **fields))
+    return issue_invite(lab.own, lab.manifest.swarm_id, "ada", 102, bytes([9]) * 32)
+
+
+def test_an_invited_key_is_a_stranger_until_its_record_was_seen():
+    lab = Laboratory()
+    token = by_invite(lab)
+    data = announce(lab, 0)
+    assert refusal(lab, data) == "admission/not_admitted"
+    for peer in (0, 1):
+        key = lab.identities[peer].key
+        lab.gate.learn(bind(token, key), key)
+    assert accepted(lab, data).operator == "ada"  # being refused has cost it nothing
+    assert accepted(lab, announce(lab, 1)).operator == "ada"  # two keys of one invite are one operator
+    assert refusal(lab, announce(lab, 2)) == "admission/not_admitted"
+
+
+def test_the_end_of_an_invite_also_ends_what_is_pooled_and_held():
+    lab = Laboratory()
+    token = by_invite(lab)
+    key = lab.identities[0].key
+    lab.gate.learn(bind(token, key), key)
+    pointer = accepted(lab, announce(lab, 0))
+    lab.now += 20.0
+    assert lab.gate.recheck(pointer).usable  # round 102, the invite's last
+    assert admit(lab, announce(lab, 0, round=103)) == Held(103)
+    lab.now += 10.0
+    assert lab.gate.recheck(pointer).reason == "invite_expired"
+    assert lab.gate.release(103) == []
+    assert lab.counters.get("admission/invite_expired_held") == 1
+    assert refusal(lab, announce(lab, 0)) == "admission/invite_expired"
+
+
+def test_revoking_an_invite_revokes_its_keys_at_the_gate():
+    lab = Laboratory()
+    token = by_invite(lab)
+    key = lab.identities[0].key
+    lab.gate.learn(bind(token, key), key)
+    pointer = accepted(lab, announce(lab, 0))
+    by_invite(lab, revoked=[token.invite.key.hex()])
+    assert lab.gate.recheck(pointer).reason == "revoked"
+    assert refusal(lab, announce(lab, 0)) == "admission/revoked"
+
+
+def test_a_restored_gate_knows_who_was_invited():
+    lab = Laboratory()
+    token = by_invite(lab)
+    key = lab.identities[0].key
+    lab.gate.learn(bind(token, key), key)
+    again = Gate(lab.gate.context, lab.gate._clock, lambda _: lab.lag)
+    state = msgpack.unpackb(msgpack.packb(lab.gate.state()))
+    again.restore(state)
+    assert isinstance(again.admit(announce(lab, 0), b"n"), Pointer)
+    del state["admissions"]  # as a checkpoint of version 0.1.0 had it
+    again.restore(state)
+    assert again.admissions.state() == []
 
 
 def test_a_small_order_key_is_refused_in_an_open_swarm():

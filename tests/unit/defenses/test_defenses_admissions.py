@@ -1,0 +1,146 @@
+"""Who stands behind a key, and that knowing it stays bounded."""
+
+import msgpack
+import msgspec
+import pytest
+
+from shoal.defenses.admissions import Admissions
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.verdict import Counters
+from shoal.protocol.identity import Identity
+from shoal.protocol.invite import Token, bind, issue_invite
+from shoal.protocol.manifest import Admission, Manifest, TaskEntry
+
+FOUNDER = Identity.from_seed(b"f" * 32)
+LISTED = Identity.from_seed(b"l" * 32)
+MANIFEST = Manifest(
+    name="invited",
+    founder=FOUNDER.key.hex(),
+    genesis=0,
+    round_seconds=10,
+    tasks=[TaskEntry(name="lab/name")],
+    admission=Admission(mode="invite", operators={"lena": [LISTED.key.hex()]}),
+)
+
+
+def key(number: int) -> bytes:
+    return Identity.from_seed(number.to_bytes(32, "big")).key
+
+
+def invite(operator: str, expires: int = 100, number: int = 0) -> Token:
+    return issue_invite(FOUNDER, MANIFEST.swarm_id, operator, expires, bytes([number]) * 32)
+
+
+def book(**changes: int) -> Admissions:
+    return Admissions(MANIFEST, DefenseConfig(**changes), Counters())
+
+
+def known(admissions: Admissions, count: int) -> list[int]:
+    return [number for number in range(count) if admissions.operator_of(key(number), 0)]
+
+
+def test_a_key_belongs_to_nobody_until_its_invite_was_seen():
+    admissions, token = book(), invite("ada")
+    assert admissions.operator_of(key(1), 0) is None
+    assert admissions.refusal(key(1), 0) == "not_admitted"
+    admissions.learn(bind(token, key(1)), key(1), 0)
+    admissions.learn(bind(token, key(2)), key(2), 0)
+    assert [admissions.operator_of(key(n), 0) for n in (1, 2)] == ["ada", "ada"]
+    assert admissions.refusal(key(1), 0) == ""
+    assert admissions.operator_of(LISTED.key, 0) == "lena"
+
+
+@pytest.mark.parametrize(
+    ("chain", "reason"),
+    [
+        (bind(invite("ada"), key(2)), "invite_not_for_this_key"),
+        (bind(invite("ada", expires=4), key(1)), "invite_expired"),
+        (bytes(600), "invite_too_large"),
+    ],
+)
+def test_a_wrong_invite_is_counted_and_admits_nobody(chain: bytes, reason: str):
+    admissions = book()
+    admissions.learn(chain, key(1), 5)
+    assert admissions.operator_of(key(1), 5) is None
+    assert admissions._counters.state() == {f"invite/{reason}": 1}
+
+
+def test_an_invite_ends_after_its_last_round_and_can_be_renewed():
+    admissions = book()
+    admissions.learn(bind(invite("ada", expires=7), key(1)), key(1), 0)
+    assert admissions.operator_of(key(1), 7) == "ada"
+    assert admissions.operator_of(key(1), 8) is None
+    assert admissions.refusal(key(1), 8) == "invite_expired"
+    admissions.learn(bind(invite("ada", expires=20, number=1), key(1)), key(1), 8)
+    assert admissions.operator_of(key(1), 8) == "ada"
+    admissions.expire(21)
+    assert admissions.state() == []
+    assert admissions.refusal(key(1), 21) == "not_admitted"
+
+
+def test_a_revision_revokes_an_invite_or_one_of_its_keys():
+    admissions, token = book(), invite("ada")
+    for number in (1, 2):
+        admissions.learn(bind(token, key(number)), key(number), 0)
+    admissions.adopt(msgspec.structs.replace(MANIFEST, revoked=[key(1).hex()]))
+    assert [admissions.operator_of(key(n), 0) for n in (1, 2)] == [None, "ada"]
+    admissions.adopt(msgspec.structs.replace(MANIFEST, revoked=[token.invite.key.hex(), LISTED.key.hex()]))
+    assert [admissions.operator_of(k, 0) for k in (key(2), LISTED.key)] == [None, None]
+    assert [admissions.refusal(k, 0) for k in (key(2), LISTED.key)] == ["revoked", "revoked"]
+    admissions.learn(bind(token, key(3)), key(3), 0)
+    assert admissions._counters.get("invite/invite_revoked") == 1
+
+
+@pytest.mark.parametrize(("mode", "operator"), [("open", key(1).hex()), ("allow-list", None)])
+def test_invites_mean_nothing_in_other_swarms(mode, operator):
+    admissions = book()
+    admissions.learn(bind(invite("ada"), key(1)), key(1), 0)
+    admissions.adopt(msgspec.structs.replace(MANIFEST, admission=Admission(mode=mode)))
+    assert admissions.operator_of(key(1), 0) == operator
+    admissions.learn(bind(invite("ada"), key(2)), key(2), 0)
+    assert len(admissions.state()) == 1
+
+
+def test_a_chain_that_is_known_is_not_verified_again():
+    admissions, chain = book(), bind(invite("ada"), key(1))
+    for _ in range(3):
+        admissions.learn(chain, key(1), 0)
+    assert admissions._counters.state() == {"invite/learned": 1}
+
+
+def test_a_listed_key_needs_no_place():
+    admissions = book()
+    admissions.learn(bind(invite("ada"), LISTED.key), LISTED.key, 0)
+    assert (admissions.operator_of(LISTED.key, 0), admissions.state()) == ("lena", [])
+
+
+def test_an_invite_keeps_its_latest_keys_and_costs_no_other_invite_a_place():
+    admissions, mine, theirs = book(members_per_invite=3), invite("ada"), invite("eve", number=1)
+    admissions.learn(bind(mine, key(0)), key(0), 0)
+    for number in (1, 2, 3):
+        admissions.learn(bind(theirs, key(number)), key(number), 0)
+    admissions.learn(bind(theirs, key(1)), key(1), 0)  # its record came again: it is alive
+    for number in (4, 5):
+        admissions.learn(bind(theirs, key(number)), key(number), 0)
+    assert known(admissions, 6) == [0, 1, 4, 5]
+    assert admissions._counters.get("invite/evicted_key") == 2
+
+
+def test_when_all_places_are_taken_the_invite_with_most_keys_gives_way():
+    admissions, mine, theirs = book(members=4), invite("ada"), invite("eve", number=1)
+    admissions.learn(bind(mine, key(0)), key(0), 0)
+    for number in (1, 2, 3, 4, 5):
+        admissions.learn(bind(theirs, key(number)), key(number), 0)
+    assert known(admissions, 6) == [0, 3, 4, 5]
+
+
+def test_state_comes_back_without_verifying_again():
+    admissions, token = book(), invite("ada")
+    for number in (2, 1):
+        admissions.learn(bind(token, key(number)), key(number), 0)
+    again = book()
+    again.restore(msgpack.unpackb(msgpack.packb(admissions.state())))
+    assert again.state() == admissions.state()
+    assert again.operator_of(key(1), 0) == "ada"
+    again.learn(bind(token, key(1)), key(1), 0)
+    assert again._counters.state() == {}
