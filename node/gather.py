@@ -64,6 +64,7 @@ class Gatherer:
         self.counters = gate.counters
         self.pool = Pool(self.counters)
         self.watch = Stopwatch()
+        self._absent: set[bytes] = set()  # keys that did not answer in this pass: no more time is spent on them
         self.witness: Witness = NO_WITNESS
 
     async def intake(self) -> None:
@@ -99,8 +100,11 @@ class Gatherer:
         found: list[PeerSet] = []
         draws = FETCHES_PER_SET * order.least
         drawn: Counter[str] = Counter()  # operators take turns within a pass
+        self._absent.clear()
         while len(found) < order.most and draws > 0:
-            pointer = next(choose(self.pool.where(order.wanted), rng, self.fair, drawn), None)
+            pointer = next(
+                choose(self.pool.where(lambda p: self._there(p) and order.wanted(p)), rng, self.fair, drawn), None
+            )
             if pointer is None:
                 if len(found) >= order.least or not await self._more(order.until):
                     break
@@ -132,6 +136,9 @@ class Gatherer:
     def fair(self) -> bool:
         """Whether operators are drawn before rollouts (the mixing layer is on)."""
         return self.gate.context.config.on("mixing")
+
+    def _there(self, pointer: Pointer) -> bool:
+        return pointer.key not in self._absent
 
     async def _more(self, until: float) -> bool:
         left = until - asyncio.get_running_loop().time()
@@ -167,4 +174,6 @@ class Gatherer:
             return await self.transport.fetch(header.key, header.payload_hash, header.payload_length)
         except FetchFailed as failure:
             self.counters.add("fetch", failure.reason)
+            if failure.reason in ("unreachable", "timeout"):
+                self._absent.add(header.key)
             return None

@@ -1,6 +1,6 @@
 """What a daemon keeps on the disk: its ledger, a line for each pass, and checkpoints from which it goes on.
 
-The process may die at any instant. The ledger is written after each pass, a checkpoint every few passes; what is lost is
+The process may die at any instant. The ledger is written after each pass, a checkpoint every few passes; lost is
 the time since then, never a sequence number, never the position in swarm time.
 """
 
