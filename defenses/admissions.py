@@ -7,7 +7,7 @@ from typing import Any
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.verdict import Counters
 from shoal.protocol.errors import ProtocolError
-from shoal.protocol.invite import check_invite, read_chain
+from shoal.protocol.invite import read_chain
 from shoal.protocol.manifest import Manifest
 
 
@@ -37,10 +37,10 @@ class Admissions:
         """Judge by a new revision from now on: what it revokes counts no longer."""
         self.manifest = manifest
 
-    def learn(self, chain: bytes, key: bytes, current_round: int) -> None:
+    def learn(self, key: bytes, chain: bytes) -> None:
         """Take the invite from a peer's record, whose signature is verified: without it a chain proves no consent.
 
-        What is wrong with an invite is counted, and nobody is blamed.
+        What is wrong with an invite is counted, and nobody is blamed. Whether it serves is judged at each use.
         """
         if self.manifest.admission.mode != "invite" or not chain or self.manifest.operator_of(key) is not None:
             return
@@ -48,7 +48,6 @@ class Admissions:
         if known is None or known.chain != chain:  # else it was verified already: records come again and again
             try:
                 invite = read_chain(chain, self.manifest, key)
-                check_invite(invite, self.manifest, current_round)
             except ProtocolError as error:
                 self._counters.add("invite", error.reason)
                 return

@@ -114,11 +114,6 @@ class Gate:
         self.counters.add(refusal.layer, f"{refusal.reason}_pooled")  # it was admitted once: no second refusal
         return refusal
 
-    def learn(self, chain: bytes, key: bytes) -> None:
-        """Take the invite of a peer's verified record: in an invite swarm a key is a stranger's until this was seen."""
-        self._advance()
-        self.admissions.learn(chain, key, self._round)
-
     def adopt(self, manifest: Manifest) -> None:
         """Judge by a new revision of the manifest from now on."""
         self.context = replace(self.context, manifest=manifest)

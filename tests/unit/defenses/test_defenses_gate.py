@@ -149,7 +149,7 @@ def test_an_invited_key_is_a_stranger_until_its_record_was_seen():
     assert refusal(lab, data) == "admission/not_admitted"
     for peer in (0, 1):
         key = lab.identities[peer].key
-        lab.gate.learn(bind(token, key), key)
+        lab.gate.admissions.learn(key, bind(token, key))
     assert accepted(lab, data).operator == "ada"  # being refused has cost it nothing
     assert accepted(lab, announce(lab, 1)).operator == "ada"  # two keys of one invite are one operator
     assert refusal(lab, announce(lab, 2)) == "admission/not_admitted"
@@ -159,7 +159,7 @@ def test_the_end_of_an_invite_also_ends_what_is_pooled_and_held():
     lab = Laboratory()
     token = by_invite(lab)
     key = lab.identities[0].key
-    lab.gate.learn(bind(token, key), key)
+    lab.gate.admissions.learn(key, bind(token, key))
     pointer = accepted(lab, announce(lab, 0))
     lab.now += 20.0
     assert lab.gate.recheck(pointer).usable  # round 102, the invite's last
@@ -175,7 +175,7 @@ def test_revoking_an_invite_revokes_its_keys_at_the_gate():
     lab = Laboratory()
     token = by_invite(lab)
     key = lab.identities[0].key
-    lab.gate.learn(bind(token, key), key)
+    lab.gate.admissions.learn(key, bind(token, key))
     pointer = accepted(lab, announce(lab, 0))
     by_invite(lab, revoked=[token.invite.key.hex()])
     assert lab.gate.recheck(pointer).reason == "revoked"
@@ -186,7 +186,7 @@ def test_a_restored_gate_knows_who_was_invited():
     lab = Laboratory()
     token = by_invite(lab)
     key = lab.identities[0].key
-    lab.gate.learn(bind(token, key), key)
+    lab.gate.admissions.learn(key, bind(token, key))
     again = Gate(lab.gate.context, lab.gate._clock, lambda _: lab.lag)
     state = msgpack.unpackb(msgpack.packb(lab.gate.state()))
     again.restore(state)
