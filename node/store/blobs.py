@@ -87,7 +87,6 @@ class BlobStore:
                 place = error.filename or self.folder
                 raise EnvironmentFault(f"cannot write {place}: {error.strerror}; free some space") from error
             self._used = self._count() + size
-            self.counters["stored"] += 1
         return digest
 
     def get(self, digest: bytes) -> bytes | None:
@@ -109,9 +108,10 @@ class BlobStore:
             for entry in _files(self.folder / group):
                 yield bytes.fromhex(entry.name)
 
-    def state(self) -> dict[str, int]:
-        """Return sizes in bytes and what was counted, for people."""
-        return {"bytes": self.used_bytes, "max_bytes": self.max_bytes, **self.counters}
+    def sizes(self) -> dict[str, float]:
+        """Return the space that is used and allowed, and how many blobs were evicted, damaged or too large so far."""
+        lost = {f"{reason}_blobs": float(self.counters[reason]) for reason in ("evicted", "damaged", "too_large")}
+        return {"blobs_bytes": self.used_bytes, "blobs_max_bytes": self.max_bytes} | lost
 
     def _count(self) -> int:
         """Return the used space; the first time, also clear away what an earlier process left half written."""

@@ -26,8 +26,8 @@ class Used:
 NOT_USED = Used((), 0)
 
 
-def pass_record(result: RoundResult, times: tuple[float | None, float]) -> PassRecord:
-    """Return the record of a pass that lasted from and until `times`; ids and the hash of samples are the writer's."""
+def pass_record(result: RoundResult, samples: bytes | None) -> PassRecord:
+    """Return the record of a pass whose own sets lie under the digest `samples`; times and ids are the ledger's."""
     report, rows = result.report, result.mixed.rows
     numbers = asdict(report)
     return PassRecord(
@@ -36,8 +36,8 @@ def pass_record(result: RoundResult, times: tuple[float | None, float]) -> PassR
         number=result.passes,
         version_before=report.version - report.signal,  # an update with signal is one version, however many steps
         version_after=report.version,
-        started=times[0],
-        ended=times[1],
+        started=None,
+        ended=0.0,
         settings_id=0,
         signal=report.signal,
         note=report.reason,
@@ -48,7 +48,7 @@ def pass_record(result: RoundResult, times: tuple[float | None, float]) -> PassR
         trained_rows=sum(report.trained) if report.signal else 0,
         report={name: _plain(value) for name, value in numbers.items()},
         seconds=dict(result.watch.seconds),
-        samples=None,
+        samples=samples,
         inputs_hash=inputs_hash(rows),
         advantages_hash=advantages_hash(report.advantages) if report.advantages else None,
         selection_hash=selection_hash(report.trained, report.weights) if report.advantages else None,

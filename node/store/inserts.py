@@ -43,9 +43,9 @@ def meet_peer(connection: sqlite3.Connection, rollout: RolloutRecord, done: Pass
     """Add one fetched rollout to the totals of its publisher."""
     accepted = rollout.action == "accept"
     connection.execute(
-        """INSERT INTO peers VALUES (:key, :operator, :now, :now, :round, 1, :yes, :no, :used, :trained, :bytes)
+        """INSERT INTO peers VALUES (:key, :operator, :now, :now, :round, 1, :yes, :no, :any, :used, :trained, :bytes)
         ON CONFLICT (key) DO UPDATE SET operator = :operator, last_seen = :now, last_round = :round,
-        fetched = fetched + 1, accepted = accepted + :yes, rejected = rejected + :no,
+        fetched = fetched + 1, accepted = accepted + :yes, refused = refused + :no, used = used + :any,
         used_rows = used_rows + :used, trained_rows = trained_rows + :trained, bytes = bytes + :bytes""",
         {
             "key": rollout.key,
@@ -54,6 +54,7 @@ def meet_peer(connection: sqlite3.Connection, rollout: RolloutRecord, done: Pass
             "round": done.round,
             "yes": accepted,
             "no": not accepted,
+            "any": rollout.trained_rows > 0,
             "used": rollout.used_rows,
             "trained": rollout.trained_rows,
             "bytes": rollout.bytes,

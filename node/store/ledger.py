@@ -3,48 +3,60 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from shoal.node.events import RoundResult
-from shoal.node.store.blobs import BlobStore
-from shoal.node.store.facts import own_records, pass_record, peer_records
 from shoal.node.store.inserts import insert_pass, insert_rollout, insert_settings, meet_peer, prune
-from shoal.node.store.records import Position
-from shoal.node.store.samples import pack_samples
+from shoal.node.store.reader import LedgerReader
+from shoal.node.store.records import PassRecord, PeerTotals, Position, RolloutRecord
 from shoal.node.store.schema import faults, open_ledger, transaction
 from shoal.node.store.settings import PassSettings
-from shoal.node.witness import PassNotes
 
 KEEP_ROUNDS = 10_000
 MILLISECONDS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class PassFacts:
+    """All that is written of one pass; `counts` are by "layer/reason"."""
+
+    done: PassRecord
+    rollouts: Sequence[RolloutRecord]
+    settings: PassSettings
+    counts: Mapping[str, int]
+
+
+class Recorded(NamedTuple):
+    """The number of a pass in the ledger, and the digests of blobs that no row names any more."""
+
+    pass_id: int
+    forgotten: Sequence[bytes]
+
+
 class Store:
-    """The ledger and the blobs of one node; any thread may call, one writes at a time.
+    """The ledger of one node; any thread may call, one writes at a time.
 
     A new ledger starts sequence numbers and published versions at the unix time in milliseconds: so an identity that
     was restored without its ledger repeats no number, and its versions do not fall.
     """
 
-    def __init__(
-        self, path: Path, blobs: BlobStore, keep_rounds: int = KEEP_ROUNDS, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, path: Path, now: Callable[[], float] = time.time, keep_rounds: int = KEEP_ROUNDS) -> None:
         """Open or create the ledger. Raises EnvironmentFault when it cannot be used, with what to do."""
         self.path = path
-        self.blobs = blobs
-        self.keep_rounds = keep_rounds
         self.now = now
-        self.recorded = 0  # passes since this process began
+        self.keep_rounds = keep_rounds
         self._lock = threading.RLock()
         self._connection = open_ledger(path)
         self._begin()
+        self.reader = LedgerReader(path)
 
     def close(self) -> None:
         """Close the ledger; a second call does nothing."""
         with self._lock:
+            self.reader.close()
             self._connection.close()
 
     def sequence_start(self) -> int:
@@ -67,56 +79,44 @@ class Store:
                 (round, passes, self.now(), version),
             )
 
-    def last_position(self) -> Position | None:
-        """Return the pass that was entered last; None in a new ledger."""
+    def last_position(self) -> Position:
+        """Return the pass that was entered last (round -1 in a new ledger), and the version to go on from."""
         row = self._one("SELECT round, number, version FROM position")
-        return None if row["round"] is None else Position(row["round"], row["number"], row["version"])
+        return Position(row["round"], row["number"], row["version"])
 
-    def published_version(self) -> int:
-        """Return the highest version under which anything may have been published: the next may equal it."""
-        return int(self._one("SELECT version FROM position")["version"])
+    def record(self, facts: PassFacts) -> Recorded:
+        """Write down one pass, all of it or nothing, and forget what is older than `keep_rounds`.
 
-    def record_pass(self, result: RoundResult, notes: PassNotes, settings: PassSettings, key: bytes) -> int:
-        """Write down one pass of the node with this key, and return its number in the ledger.
-
-        Blobs first, then all rows in one transaction: a row may name a blob that is gone, never the reverse. Runs for
-        some milliseconds and belongs in a thread. Raises EnvironmentFault when the disk is full.
+        The record's id, settings and times are filled in here. Raises EnvironmentFault when the disk is full.
         """
-        samples = self.blobs.put(pack_samples(result.own), kept=True) if result.own else None
-        chosen = {id(peer) for peer in result.peers}
-        for published in notes.out:
-            self.blobs.put(published.blob, kept=True)
-        for fetched in notes.came:
-            self.blobs.put(fetched.blob, kept=id(fetched.peer) in chosen)
-        rollouts = own_records(result, notes, key) + peer_records(result, notes)
         with self._writing():
-            settings_id = insert_settings(self._connection, settings)
-            done = replace(pass_record(result, self._times()), samples=samples, settings_id=settings_id)
-            pass_id = insert_pass(self._connection, done, result.counts)
-            for rollout in rollouts:
+            settings_id = insert_settings(self._connection, facts.settings)
+            done = replace(facts.done, settings_id=settings_id, started=self._entered(), ended=self.now())
+            pass_id = insert_pass(self._connection, done, facts.counts)
+            for rollout in facts.rollouts:
                 insert_rollout(self._connection, pass_id, rollout)
                 if not rollout.own:
                     meet_peer(self._connection, rollout, done)
-            stale = prune(self._connection, result.round - self.keep_rounds)
-        for digest in stale:
-            self.blobs.remove(digest)
-        self.recorded += 1
-        return pass_id
+            forgotten = prune(self._connection, done.round - self.keep_rounds)
+        return Recorded(pass_id, forgotten)
 
-    def state(self) -> dict[str, int]:
-        """Return sizes and counts for people: passes recorded by this process, bytes of the ledger and of the blobs."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        blobs = {f"blob_{name}": count for name, count in self.blobs.state().items()}
-        return {"recorded": self.recorded, "ledger_bytes": size, **blobs}
+    def peer_totals(self, key: bytes) -> PeerTotals:
+        """Return how many rollouts of a peer were trained on, and how many were fetched and refused."""
+        return self.reader.peer_totals(key)
+
+    def sizes(self) -> dict[str, float]:
+        """Return how large the ledger is, its log that is not yet folded in included."""
+        files = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return {"ledger_bytes": sum(file.stat().st_size for file in files if file.exists())}
 
     def _begin(self) -> None:
         start = int(self.now() * MILLISECONDS)
         with self._writing(durable=True):
             self._connection.execute("INSERT OR IGNORE INTO sequence VALUES (1, ?)", (start,))
-            self._connection.execute("INSERT OR IGNORE INTO position VALUES (1, NULL, NULL, NULL, ?)", (start,))
+            self._connection.execute("INSERT OR IGNORE INTO position VALUES (1, -1, 0, NULL, ?)", (start,))
 
-    def _times(self) -> tuple[float | None, float]:
-        return self._one("SELECT entered FROM position")["entered"], self.now()
+    def _entered(self) -> float | None:
+        return self._one("SELECT entered FROM position")["entered"]
 
     def _one(self, statement: str, *values: object) -> sqlite3.Row:
         with self._lock, faults(self.path):

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from shoal.node.store.records import PassRecord, PeerRecord, RolloutRecord, RowRecord
+from shoal.node.store.records import PassRecord, PeerRecord, PeerTotals, RolloutRecord, RowRecord
 from shoal.node.store.schema import MIGRATIONS, check_version, connect, faults, version_of
 from shoal.protocol.errors import EnvironmentFault
 
@@ -83,6 +83,11 @@ class LedgerReader:
             refusals.setdefault(row["key"], {})[f"{row['layer']}/{row['reason']}"] = row["count"]
         rows = self._all("SELECT * FROM peers ORDER BY last_seen DESC")
         return [PeerRecord(**dict(row), refusals=refusals.get(row["key"], {})) for row in rows]
+
+    def peer_totals(self, key: bytes) -> PeerTotals:
+        """Return what became of a peer's rollouts; zeros for one of which nothing was fetched."""
+        rows = self._all("SELECT used, refused FROM peers WHERE key = ?", key)
+        return PeerTotals(rows[0]["used"], rows[0]["refused"]) if rows else PeerTotals()
 
     def totals(self) -> dict[str, int]:
         """Return how many passes, own sets shared, rollouts fetched and refused, peers' rows used and trained on."""

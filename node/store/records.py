@@ -9,10 +9,13 @@ OWN = "own"  # the action of own sets: nobody judges them
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The pass that was entered last, and the highest policy version that was or may have been published."""
+    """The pass that was entered last, and the highest policy version that was or may have been published.
+
+    Before the first pass the round is -1, and the version is the ledger's beginning in unix milliseconds.
+    """
 
     round: int
-    number: int
+    passes: int
     version: int
 
 
@@ -84,8 +87,19 @@ class PassRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerTotals:
+    """Rollouts of one peer that were trained on, and that were fetched and refused."""
+
+    used: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """A peer whose rollouts were fetched: totals since it was first seen, refusals by "layer/reason"."""
+    """A peer whose rollouts were fetched: totals since it was first seen, refusals by "layer/reason".
+
+    `fetched`, `accepted`, `refused` and `used` (trained on) count rollouts.
+    """
 
     key: bytes
     operator: str
@@ -94,7 +108,8 @@ class PeerRecord:
     last_round: int
     fetched: int
     accepted: int
-    rejected: int
+    refused: int
+    used: int
     used_rows: int
     trained_rows: int
     bytes: int

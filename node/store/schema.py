@@ -13,7 +13,8 @@ BUSY_SECONDS = 10.0  # how long another connection's write is waited for
 _LEDGER = (
     "CREATE TABLE sequence (id INTEGER PRIMARY KEY CHECK (id = 1), end INTEGER NOT NULL)",
     """CREATE TABLE position (
-        id INTEGER PRIMARY KEY CHECK (id = 1), round INTEGER, number INTEGER, entered REAL, version INTEGER NOT NULL
+        id INTEGER PRIMARY KEY CHECK (id = 1), round INTEGER NOT NULL, number INTEGER NOT NULL, entered REAL,
+        version INTEGER NOT NULL
     )""",
     "CREATE TABLE settings (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, json TEXT NOT NULL)",
     """CREATE TABLE passes (
@@ -42,8 +43,8 @@ _LEDGER = (
     "CREATE INDEX rollouts_by_key ON rollouts (key)",
     """CREATE TABLE peers (
         key BLOB PRIMARY KEY, operator TEXT NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL,
-        last_round INTEGER NOT NULL, fetched INTEGER NOT NULL, accepted INTEGER NOT NULL, rejected INTEGER NOT NULL,
-        used_rows INTEGER NOT NULL, trained_rows INTEGER NOT NULL, bytes INTEGER NOT NULL
+        last_round INTEGER NOT NULL, fetched INTEGER NOT NULL, accepted INTEGER NOT NULL, refused INTEGER NOT NULL,
+        used INTEGER NOT NULL, used_rows INTEGER NOT NULL, trained_rows INTEGER NOT NULL, bytes INTEGER NOT NULL
     ) WITHOUT ROWID""",
     """CREATE TABLE peer_refusals (
         key BLOB NOT NULL REFERENCES peers ON DELETE CASCADE, layer TEXT NOT NULL, reason TEXT NOT NULL,
