@@ -37,7 +37,7 @@ def load(text: str, schema: type[_Schema]) -> _Schema:
     try:
         fields = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"manifest: not valid TOML: {error}") from error
+        raise UsageError(f"manifest: not valid TOML: {_shown(error)}") from error
     limits: Any = fields.get("limits")
     for name in _DECIMAL:
         if isinstance(limits, dict) and name in limits:
@@ -45,7 +45,12 @@ def load(text: str, schema: type[_Schema]) -> _Schema:
     try:
         return msgspec.convert(fields, schema)
     except (msgspec.ValidationError, RecursionError) as error:  # dotted keys nest without the parser's recursion
-        raise UsageError(f"manifest: {error}") from error
+        raise UsageError(f"manifest: {_shown(error)}") from error
+
+
+def _shown(error: Exception) -> str:
+    """A parser's message without control characters: it quotes keys of a text that may be anyone's."""
+    return "".join(character if character.isprintable() else "?" for character in str(error)[:400])
 
 
 def _millionths(values: object, name: str) -> list[int]:

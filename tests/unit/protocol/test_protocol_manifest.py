@@ -140,6 +140,13 @@ def test_a_hostile_text_is_refused_at_once(evil: str, named: str, manifest: Mani
         Manifest.from_toml(evil + "\n" + manifest.to_toml())
 
 
+@pytest.mark.parametrize("evil", ['"\\u001b[2J" = 1', '"\x9b2J" = 1', "x = '\x1b'", '"\\u202e" = 1'])
+def test_a_message_about_a_foreign_text_is_safe_to_print(evil: str, manifest: Manifest):
+    with pytest.raises(UsageError) as caught:
+        Manifest.from_toml(evil + "\n" + manifest.to_toml())
+    assert str(caught.value).isprintable()
+
+
 def test_deep_tables_in_a_task_are_a_usage_error(manifest: Manifest):
     deep: dict[str, Any] = {}
     for _ in range(50_000):
