@@ -1,15 +1,15 @@
 """How hivemind and py-libp2p live in one process: the one place where either is imported first.
 
-Both register protobuf files that declare `crypto.pb.KeyType`, in different shapes, in the one default pool of descriptors;
-whichever comes second fails with "duplicate symbol". So py-libp2p gets a pool of its own: while it and every submodule in
-use are imported, `google.protobuf.descriptor_pool.Default` returns that pool to the importing thread.
+Both register protobuf files that declare `crypto.pb.KeyType`, in different shapes, in the one default pool of
+descriptors; whichever comes second fails with "duplicate symbol". So py-libp2p gets a pool of its own: while it and every
+submodule in use are imported, `google.protobuf.descriptor_pool.Default` returns that pool to the importing thread.
 """
 
 from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -69,7 +69,7 @@ def _module(name: str) -> Any:
 
 
 @contextmanager
-def _private_pool() -> Iterator[None]:
+def _private_pool() -> Generator[None]:
     """Give this thread, and no other, a protobuf pool of its own."""
     importlib.import_module(
         "google.protobuf.symbol_database"
