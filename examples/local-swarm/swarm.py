@@ -8,6 +8,7 @@ and started again from what it had saved.
 
 import argparse
 import contextlib
+import json
 import shutil
 import signal
 import socket
@@ -36,12 +37,13 @@ class Process:
     name: str
     home: Path
     arguments: list[str]
+    prefix: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; its output goes to output.log in its home."""
         with (self.home / "output.log").open("ab") as output:
-            command = [str(SHOAL), "run", "--home", str(self.home), *self.arguments]
+            command = [*self.prefix, str(SHOAL), "run", "--home", str(self.home), *self.arguments]
             self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
     def status(self) -> dict[str, Any] | None:
@@ -123,31 +125,42 @@ def shoal(*arguments: str) -> str:
     return done.stdout
 
 
-def make(folder: Path, nodes: int, round_seconds: int, options: Sequence[str] = ()) -> LocalSwarm:
-    """Make homes, keys and a signed manifest for a swarm of `nodes`; nothing is started yet."""
-    port = free_port()
-    homes = [folder / "bootstrap", *(folder / f"node-{number}" for number in range(nodes))]
+@dataclass(frozen=True)
+class Place:
+    """Where a process runs: the address that it listens on, and a command that puts it there."""
+
+    address: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+def make(folder: Path, places: Sequence[Place], round_seconds: int, options: Sequence[str] = ()) -> LocalSwarm:
+    """Make homes, keys and a signed manifest for a bootstrap and nodes, one at each place; nothing is started yet."""
+    homes = [folder / "bootstrap", *(folder / f"node-{number}" for number in range(len(places) - 1))]
     for home in homes:
         shoal("init", "--home", str(home))
     manifest = folder / "swarm.toml"
-    address = shoal("keys", "address", "--home", str(homes[0]), "--host", "127.0.0.1", "--port", str(port)).strip()
+    port = free_port()
+    peer_id = json.loads(shoal("keys", "show", "--home", str(homes[0]), "--json"))["libp2p"]["transport"]
     shoal(
         *("swarm", "create", "local", "--home", str(homes[0]), "--tasks", TASKS, "--lineage", "default"),
-        *("--round-seconds", str(round_seconds), "--bootstrap", address, "--out", str(manifest)),
+        *("--round-seconds", str(round_seconds), "--out", str(manifest)),
+        *("--bootstrap", f"/ip4/{places[0].address}/tcp/{port}/p2p/{peer_id}"),
     )
-    common = ["--swarm", str(manifest), "--host", "127.0.0.1", "--health-port", "0"]
-    bootstrap = Process("bootstrap", homes[0], [*common, "--port", str(port), "--bootstrap-only"])
-    made = [
-        Process(home.name, home, [*common, "--port", str(free_port()), "--checkpoint-every", "3", *options])
-        for home in homes[1:]
-    ]
-    return LocalSwarm(folder, bootstrap, made)
+    common = ["--swarm", str(manifest), "--health-port", "0"]
+    processes: list[Process] = []
+    for home, place in zip(homes, places, strict=True):
+        role = ["--bootstrap-only"] if not processes else ["--checkpoint-every", "3", *options]
+        where = ["--host", place.address, "--port", str(free_port() if processes else port)]
+        processes.append(Process(home.name, home, [*common, *where, *role], place.prefix))
+    return LocalSwarm(folder, processes[0], processes[1:])
 
 
 @contextlib.contextmanager
-def running(folder: Path, nodes: int, round_seconds: int, options: Sequence[str] = ()) -> Iterator[LocalSwarm]:
+def running(
+    folder: Path, places: Sequence[Place], round_seconds: int, options: Sequence[str] = ()
+) -> Iterator[LocalSwarm]:
     """A swarm that runs inside, and is stopped at the end whatever happens."""
-    swarm = make(folder, nodes, round_seconds, options)
+    swarm = make(folder, places, round_seconds, options)
     try:
         swarm.start()
         yield swarm
@@ -186,9 +199,11 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     say = sys.stdout.write
     try:
-        with running(folder, options.nodes, options.round_seconds) as swarm:
+        with running(folder, [Place()] * (options.nodes + 1), options.round_seconds) as swarm:
             say(f"homes in {folder}; starting {options.nodes} nodes and a bootstrap …\n")
-            swarm.wait_until("a first step everywhere", lambda: all((p.status() or {}).get("step") for p in swarm.nodes))
+            swarm.wait_until(
+                "a first step everywhere", lambda: all((p.status() or {}).get("step") for p in swarm.nodes)
+            )
             first = swarm.nodes[0].status()
             assert first is not None
             begun = first["swarm"]["round"]
