@@ -2,8 +2,8 @@
 
     python examples/local-swarm/swarm.py --nodes 4 --rounds 40
 
-Everything goes through the `shoal` command, as it would on several machines. In the middle one node is killed (SIGKILL),
-and started again from what it had saved.
+Everything goes through the `shoal` command, as it would on several machines. In the middle one node is killed
+(SIGKILL), and started again from what it had saved.
 """
 
 import argparse
