@@ -42,6 +42,7 @@ def test_whole_sets_leave_uniform_own_sets_out_before_choosing(policy: Policy) -
     assert (result.own_sets, result.peer_sets) == (2, 1)
     assert [row.uid for row in result.rows] == [0] * 4 + [1] * 4 + [2] * 4
     assert [row.own for row in result.rows] == [True] * 8 + [False] * 4
+    assert result.origins == [mixed[0]] * 4 + [mixed[1]] * 4 + [peer] * 4
 
 
 def test_rows_of_peers_are_text_read_by_the_own_tokenizer_with_their_age(policy: Policy) -> None:
@@ -64,6 +65,8 @@ def test_joined_rows_enter_the_group_of_their_prompt_up_to_their_share(policy: P
     assert len(foreign) == 4, "floor(J G / I) = 4 rows may join"
     assert sorted(row.operator for row in foreign) == ["operator-5"] * 2 + ["operator-6"] * 2
     assert (result.own_sets, result.peer_sets) == (1, 2)
+    assert result.origins[:4] == [own] * 4
+    assert [origin.pointer.key for origin in result.origins[4:]] == [row.source for row in foreign]
 
 
 def test_a_joined_group_that_stays_uniform_is_left_out(policy: Policy) -> None:
