@@ -1,8 +1,8 @@
 """Topics of a swarm: announcements are spread over 2^bits shards, so that a node's load does not grow with the swarm.
 
-A node subscribes to k shards and publishes on the first of them. Everybody can compute the shards of everybody from public
-facts alone. They are drawn anew each epoch: two nodes whose shards differ now meet soon, and a key ground for a certain
-shard holds it for one epoch only.
+A node subscribes to k shards and publishes on the first of them. Everybody can compute the shards of everybody from
+public facts alone. They are drawn anew each epoch: two nodes whose shards differ now meet soon, and a key ground for a
+certain shard holds it for one epoch only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def shards_of(swarm_id: bytes, key: bytes, epoch: int, bits: int, k: int) -> tup
     Raises Malformed: shard_arguments, for what a manifest or a key cannot hold.
     """
     _check(swarm_id, key, epoch, bits, k)
-    shards = 2**bits
+    shards = 1 << bits
     moved: dict[int, int] = {}  # the first steps of a Fisher-Yates shuffle, without the list of all shards
     chosen: list[int] = []
     draws = _draws(swarm_id, key, epoch)
@@ -73,7 +73,7 @@ def topics_of(swarm_id: bytes, key: bytes, round: int, bits: int, k: int) -> tup
 
 def traffic_share(bits: int, k: int) -> float:
     """What share of all announcements a node is expected to see within one epoch: k / 2^bits, at most 1."""
-    return min(k, 2**bits) / 2**bits
+    return min(k, 1 << bits) / (1 << bits)
 
 
 def _check(swarm_id: bytes, key: bytes, epoch: int, bits: int, k: int) -> None:
