@@ -23,6 +23,9 @@ def stepless(status: Mapping[str, Any]) -> str:
         return f"{str(status['mode']).replace('_', '-')}: no steps to take"
     if status.get("paused") or phase == "paused":
         return "paused"
+    present, done = number(status, "swarm.round"), number(status, "step.round")
+    if phase == "waiting" and present is not None and done is not None and present < done:
+        return f"waiting for round {done + 1:.0f}: the clock was set back to round {present:.0f}"
     return {"waiting_for_genesis": "waiting for genesis", "draining": "draining"}.get(str(phase), "")
 
 

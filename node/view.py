@@ -23,8 +23,8 @@ PHASES: tuple[str, ...] = (
     "paused",
     "draining",
 )
-STEPLESS: frozenset[str] = frozenset({"observe", "bootstrap_only"})
-"""Modes in which a node takes no steps: their health is that of the transport."""
+STEPLESS: frozenset[str] = frozenset({"bootstrap_only"})
+"""Modes in which a node makes no passes. One that only observes, or only samples, makes them: each counts as a step."""
 
 VERDICTS: tuple[str, ...] = ("public", "relayed", "private", "unknown")
 """How the node can be reached from outside."""

@@ -60,13 +60,29 @@ def test_failing_for_ever_is_not_stepping() -> None:
         ({"phase": "waiting_for_genesis"}, "genesis"),
         ({"phase": "draining"}, "draining"),
         ({"mode": "bootstrap_only"}, "bootstrap-only"),
-        ({"mode": "observe"}, "observe"),
+        ({"phase": "waiting", "swarm": {"round": 7}, "step": {"round": 9}}, "the clock was set back to round 7"),
     ],
 )
 def test_a_node_without_a_step_to_take_is_not_stuck(changes: dict[str, object], says: str) -> None:
     verdict, reason = stepping(RUNNING | {"last_step_age_seconds": 1e6} | changes)
     assert verdict is True
     assert says in reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "observe"},
+        {"mode": "rollouts_only"},
+        {"phase": "waiting", "swarm": {"round": 10}, "step": {"round": 9}},
+        {"phase": "gathering", "swarm": {"round": 7}, "step": {"round": 9}},
+    ],
+)
+def test_whoever_makes_passes_is_watched(changes: dict[str, object]) -> None:
+    assert (
+        stepping(RUNNING | {"last_step_age_seconds": 1e6, "active_seconds": 1e6, "uptime_seconds": 1e6} | changes)[0]
+        is False
+    )
 
 
 def test_a_resumed_node_gets_its_full_time_again() -> None:
