@@ -50,6 +50,11 @@ class LedgerReader:
         """Return one pass by its number in the ledger, None when it is not (or no longer) there."""
         return next((self._pass(row) for row in self._all("SELECT * FROM passes WHERE id = ?", pass_id)), None)
 
+    def span(self) -> tuple[int, int] | None:
+        """Return the numbers of the oldest and the newest pass that are kept; None when there is none."""
+        row = self._all("SELECT min(id) AS oldest, max(id) AS newest FROM passes")[0]
+        return None if row["newest"] is None else (row["oldest"], row["newest"])
+
     def rollouts(self, pass_id: int) -> list[RolloutRecord]:
         """Return the rollouts of a pass: own ones first, then peers' in the order in which they were fetched."""
         rows = self._all("SELECT * FROM rollouts WHERE pass_id = ? ORDER BY id", pass_id)
