@@ -214,80 +214,87 @@ def parse_partition(text: str, nodes: int) -> Cut:
     return Cut(start, end, groups)
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raise `UsageError` with the message unless the condition holds."""
     if not condition:
         raise UsageError(message)
 
 
-def _check_mixing(mixing: Mixing, minibatches: int, nodes: int) -> None:
-    _require(mixing.local >= 0 and mixing.external >= 0, "--local and --external cannot be negative")
+def check_mixing(mixing: Mixing, minibatches: int, peers: bool) -> None:
+    """Raise `UsageError` for a mix that cannot be; `peers`: whether there can be any."""
+    require(mixing.local >= 0 and mixing.external >= 0, "--local and --external cannot be negative")
     total = mixing.local + mixing.external
-    _require(total > 0, "--local 0 --external 0 leaves nothing to train on: give at least one of them")
-    _require(2 <= mixing.group_size <= 64, f"--group-size {mixing.group_size}: a group needs 2 to 64 completions")
-    _require(
-        mixing.external == 0 or nodes > 1,
+    require(total > 0, "--local 0 --external 0 leaves nothing to train on: give at least one of them")
+    require(2 <= mixing.group_size <= 64, f"--group-size {mixing.group_size}: a group needs 2 to 64 completions")
+    require(
+        mixing.external == 0 or peers,
         f"--external {mixing.external} needs peers, but --nodes is 1: add nodes or give --external 0",
     )
-    _require(minibatches >= 1, "--minibatches must be at least 1")
-    _require(
+    require(minibatches >= 1, "--minibatches must be at least 1")
+    require(
         total % minibatches == 0,
         f"the {total} sets of an update (--local {mixing.local} + --external {mixing.external}) do not divide into "
         f"--minibatches {minibatches}: choose a divisor of {total}",
     )
-    _require(
+    require(
         mixing.sampled >= max(mixing.local, 1),
         f"--tasks-per-node {mixing.sampled} is fewer than --local {mixing.local}: a node uses no more than it samples",
     )
     joins = mixing.local > 0 and mixing.external > 0 and mixing.shared > 0
-    _require(
+    require(
         mixing.mix == "whole" or joins,
         "--mix joined needs --local, --external and --shared-prompts above 0: peers join own groups of shared prompts",
     )
-    _require(
+    require(
         0 <= mixing.shared <= mixing.sampled,
         f"--shared-prompts {mixing.shared} must lie between 0 and the {mixing.sampled} prompts a node samples",
     )
 
 
-def _check_numbers(config: SimulateConfig) -> None:
-    learning, links, swarm, run = config.learning, config.links, config.swarm, config.run
-    _require(learning.lr > 0 and math.isfinite(learning.lr), f"--lr {learning.lr}: must be a positive number")
-    _require(0 <= learning.entropy <= 1, f"--entropy {learning.entropy}: must lie between 0 and 1")
-    _require(0 < learning.temperature <= 5, f"--temperature {learning.temperature}: must be above 0 and at most 5")
-    _require(
+def check_learning(learning: Learning) -> None:
+    """Raise `UsageError` for a number out of its range."""
+    require(learning.lr > 0 and math.isfinite(learning.lr), f"--lr {learning.lr}: must be a positive number")
+    require(0 <= learning.entropy <= 1, f"--entropy {learning.entropy}: must lie between 0 and 1")
+    require(0 < learning.temperature <= 5, f"--temperature {learning.temperature}: must be above 0 and at most 5")
+    require(
         learning.max_tokens is None or 1 <= learning.max_tokens <= 16384,
         f"--max-tokens {learning.max_tokens}: must lie between 1 and 16384",
     )
-    _require(links.round_seconds > 0, f"--round-seconds {links.round_seconds}: must be above 0")
-    _require(1 <= links.passes <= 16, f"--passes {links.passes}: must lie between 1 and 16")
-    _require(0 <= links.speed_spread <= 2, f"--speed-spread {links.speed_spread}: must lie between 0 and 2")
-    _require(0 <= links.wait_fraction <= 1, f"--wait-fraction {links.wait_fraction}: must lie between 0 and 1")
-    _require(0 <= links.delay < links.round_seconds, "--delay must be at least 0 and shorter than a round")
-    _require(0 <= links.loss < 1, f"--loss {links.loss}: must be at least 0 and below 1")
-    _require(0 <= swarm.max_age_rounds <= 256, f"--max-age-rounds {swarm.max_age_rounds}: must lie between 0 and 256")
-    _require(swarm.max_lag >= 0, f"--max-lag {swarm.max_lag}: cannot be negative")
+
+
+def _check_numbers(config: SimulateConfig) -> None:
+    links, swarm, run = config.links, config.swarm, config.run
+    require(links.round_seconds > 0, f"--round-seconds {links.round_seconds}: must be above 0")
+    require(1 <= links.passes <= 16, f"--passes {links.passes}: must lie between 1 and 16")
+    require(0 <= links.speed_spread <= 2, f"--speed-spread {links.speed_spread}: must lie between 0 and 2")
+    require(0 <= links.wait_fraction <= 1, f"--wait-fraction {links.wait_fraction}: must lie between 0 and 1")
+    require(0 <= links.delay < links.round_seconds, "--delay must be at least 0 and shorter than a round")
+    require(0 <= links.loss < 1, f"--loss {links.loss}: must be at least 0 and below 1")
+    require(0 <= swarm.max_age_rounds <= 256, f"--max-age-rounds {swarm.max_age_rounds}: must lie between 0 and 256")
+    require(swarm.max_lag >= 0, f"--max-lag {swarm.max_lag}: cannot be negative")
     for name, value in (("--own-skill", swarm.own_skill), ("--other-skill", swarm.other_skill)):
-        _require(0 <= value <= 1, f"{name} {value}: must lie between 0 and 1")
+        require(0 <= value <= 1, f"{name} {value}: must lie between 0 and 1")
     for name, count in (
         ("--eval-every", run.eval_every),
         ("--eval-items", run.eval_items),
         ("--checkpoint-every", run.checkpoint_every),
         ("--threads", run.threads),
     ):
-        _require(count >= 1, f"{name} {count}: must be at least 1")
-    _require(run.threads <= 256, f"--threads {run.threads}: must be at most 256")
+        require(count >= 1, f"{name} {count}: must be at least 1")
+    require(run.threads <= 256, f"--threads {run.threads}: must be at most 256")
 
 
 def check(config: SimulateConfig) -> None:
     """Validate a configuration whole, before anything is loaded or written; raise `UsageError` with what to do."""
     swarm = config.swarm
-    _require(1 <= swarm.nodes <= 32, f"--nodes {swarm.nodes}: a simulated swarm has 1 to 32 nodes")
-    _require(swarm.rounds >= 1, f"--rounds {swarm.rounds}: must be at least 1")
-    _check_mixing(config.mixing, config.learning.minibatches, swarm.nodes)
+    require(1 <= swarm.nodes <= 32, f"--nodes {swarm.nodes}: a simulated swarm has 1 to 32 nodes")
+    require(swarm.rounds >= 1, f"--rounds {swarm.rounds}: must be at least 1")
+    check_mixing(config.mixing, config.learning.minibatches, peers=swarm.nodes > 1)
+    check_learning(config.learning)
     _check_numbers(config)
     shares = [parse_attack(text) for text in swarm.attack]
     attackers = sum(max(1, round(share * swarm.nodes)) for _, share in shares)
-    _require(attackers < swarm.nodes, f"--attack: {attackers} attackers leave no honest node among {swarm.nodes}")
+    require(attackers < swarm.nodes, f"--attack: {attackers} attackers leave no honest node among {swarm.nodes}")
     for text in config.links.partition:
         parse_partition(text, swarm.nodes)
-    _require(bool(config.run.arms), "--arms: name at least one of swarm, isolated, isolated_total")
+    require(bool(config.run.arms), "--arms: name at least one of swarm, isolated, isolated_total")
