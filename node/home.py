@@ -1,4 +1,4 @@
-"""The home of a node: one folder with everything that is its own, and a lock that lets one process at a time live there.
+"""The home of a node: a folder with everything that is its own, and a lock that lets one process at a time live there.
 
 identity.key   config.toml   shoal.db   checkpoints/   blobs/   swarms/   log/   lock   control.sock
 """
