@@ -177,8 +177,9 @@ def redeem(token_text: str, manifest: Manifest, home: SwarmHome) -> str:
         raise UsageError(f"{manifest.name} takes no invites: its admission is {manifest.admission.mode!r}")
     key = Identity.load(home.identity).key
     chain = bind(token, key)
+    newest = Shelf(home.swarms).newest(manifest.swarm_id) or manifest  # it may revoke what is not revoked yet
     try:
-        check_invite(read_chain(chain, manifest, key), manifest, round_now(manifest))
+        check_invite(read_chain(chain, newest, key), newest, round_now(newest))
     except ProtocolError as error:
         raise UsageError(f"the invite does not serve: {error}; ask the founder for a new one") from error
     Shelf(home.swarms).keep_invite(manifest.swarm_id, chain)
