@@ -9,6 +9,8 @@ from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shoal.protocol.errors import EnvironmentFault, InvalidKey
 
@@ -80,6 +82,10 @@ class Identity:
     def sign(self, message: bytes) -> bytes:
         """The 64-byte Ed25519 signature of a message. What is signed begins with a domain tag: see envelope."""
         return self._private.sign(message)
+
+    def derive(self, purpose: str) -> bytes:
+        """Another 32-byte seed for one purpose (HKDF-SHA256, RFC 5869): who learns it learns nothing about this one."""
+        return HKDF(SHA256(), SEED_SIZE, salt=None, info=b"shoal/derive/" + purpose.encode("ascii")).derive(self._seed)
 
 
 def _write_private(path: Path, data: bytes) -> None:

@@ -1,8 +1,8 @@
 """How hivemind and py-libp2p live in one process: the one place where either is imported first.
 
 Both register protobuf files that declare `crypto.pb.KeyType`, in different shapes, in the one default pool of
-descriptors; whichever comes second fails with "duplicate symbol". So py-libp2p gets a pool of its own: while it and every
-submodule in use are imported, `google.protobuf.descriptor_pool.Default` returns that pool to the importing thread.
+descriptors; whichever comes second fails with "duplicate symbol". So py-libp2p gets a pool of its own: while it and
+every submodule in use are imported, `google.protobuf.descriptor_pool.Default` returns that to the importing thread.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from shoal.protocol.errors import Malformed, ProtocolError
 from shoal.protocol.identity import Identity
 from shoal.protocol.limits import MIB, Limits
 from shoal.protocol.prescan import prescan
-from shoal.protocol.records import PeerRecord, open_record, seal_record
+from shoal.protocol.records import GOSSIP, TRANSPORT, PeerRecord, open_record, prove, seal_record
 from shoal.protocol.wire import PromptName, Rollout, SamplerSettings, decode_rollout, encode_rollout
 
 LIMITS = Limits()
@@ -230,6 +230,9 @@ def test_declared_sizes_cost_no_memory(pattern: list[bytes], times: int):
         numbers,
         st.lists(words, max_size=4).map(tuple),
         st.lists(words, max_size=4).map(tuple),
+        *map(st.just, (*prove(IDENTITY, TRANSPORT), *prove(IDENTITY, GOSSIP))),
+        numbers,
+        st.binary(max_size=512),
     )
 )
 def test_a_record_comes_back_as_it_was(record: PeerRecord):

@@ -1,5 +1,6 @@
 """Keys and signatures; the curve arithmetic is apart from the library: RFC 8032, section 5.1, in plain integers."""
 
+import hmac
 import os
 import stat
 from pathlib import Path
@@ -100,6 +101,15 @@ def test_the_rfc_8032_vector():
         "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46b"
         "d25bf5f0595bbe24655141438e7a100b"
     )
+
+
+def test_a_derived_seed_is_hkdf_of_the_seed():
+    """RFC 5869 with plain HMACs: extract under 32 zero bytes, then one block of expansion."""
+    seed = bytes(range(32))
+    extracted = hmac.digest(bytes(32), seed, "sha256")
+    expanded = hmac.digest(extracted, b"shoal/derive/libp2p/gossip/1\x01", "sha256")
+    assert Identity.from_seed(seed).derive("libp2p/gossip/1") == expanded
+    assert Identity.from_seed(seed).derive("libp2p/transport/1") != expanded
 
 
 def test_s_plus_l_is_no_second_signature():

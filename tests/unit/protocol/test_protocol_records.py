@@ -2,18 +2,20 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from shoal.protocol import canonical
 from shoal.protocol.envelope import ANNOUNCEMENT_SIZE, NO_HASH, Header, Kind, payload_hash, seal
 from shoal.protocol.errors import BadSignature, Malformed, ProtocolError, TooLarge, UnknownVersion
 from shoal.protocol.identity import Identity
-from shoal.protocol.records import MAX_TTL, PeerRecord, open_record, seal_record
+from shoal.protocol.records import BINDING, GOSSIP, MAX_TTL, TRANSPORT, PeerRecord, open_record, prove, seal_record
 
 NOW = 1_000_000.0
 
 
 @pytest.fixture
 def record(founder: Identity) -> PeerRecord:
+    (transport_key, transport_proof), (gossip_key, gossip_proof) = prove(founder, TRANSPORT), prove(founder, GOSSIP)
     return PeerRecord(
         swarm_id=bytes([1]) * 32,
         key=founder.key,
@@ -24,6 +26,12 @@ def record(founder: Identity) -> PeerRecord:
         policy_version=4,
         capabilities=("rollout/1",),
         addresses=("/ip4/10.0.0.1/tcp/4001",),
+        transport_key=transport_key,
+        transport_proof=transport_proof,
+        gossip_key=gossip_key,
+        gossip_proof=gossip_proof,
+        revision=5,
+        invite=b"chain",
     )
 
 
@@ -106,6 +114,29 @@ def test_records_are_small(record: PeerRecord, founder: Identity):
         seal_record(founder, wide)
     with pytest.raises(TooLarge, match="record_too_large"):
         open_record(bytes(2049), NOW)
+
+
+def test_derived_keys_are_bound_both_ways(record: PeerRecord, founder: Identity):
+    """A record that names another node's keys, with their proofs, is refused: those keys signed another root key."""
+    stranger = Identity.from_seed(bytes([9]) * 32)
+    key, proof = prove(stranger, TRANSPORT)
+    forged = Identity.from_seed(bytes([8]) * 32).sign(BINDING + founder.key)
+    for kind in ("transport", "gossip"):
+        for taken in ({f"{kind}_key": key, f"{kind}_proof": proof}, {f"{kind}_proof": forged}):
+            with pytest.raises(BadSignature, match="unbound_key"):
+                open_record(seal_record(founder, msgspec.structs.replace(record, **taken)), NOW)
+
+
+def test_what_a_derived_key_signs(founder: Identity):
+    key, proof = prove(founder, GOSSIP)
+    Ed25519PublicKey.from_public_bytes(key).verify(proof, b"shoal/prove/1" + founder.key)
+    assert len({founder.key, key, prove(founder, TRANSPORT)[0]}) == 3
+
+
+def test_an_invite_is_small(record: PeerRecord, founder: Identity):
+    with pytest.raises(Malformed, match="schema"):
+        open_record(seal_record(founder, msgspec.structs.replace(record, invite=bytes(513))), NOW)
+    assert open_record(seal_record(founder, msgspec.structs.replace(record, invite=bytes(512))), NOW)
 
 
 def test_only_printable_words(record: PeerRecord, founder: Identity):

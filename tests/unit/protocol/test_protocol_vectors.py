@@ -19,7 +19,7 @@ from shoal.protocol.identity import Identity
 from shoal.protocol.invite import bind, issue_invite, open_invite, read_token, token_text
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.prompts import SHARED, derive_prompt, is_held_out, prompt_hash
-from shoal.protocol.records import PeerRecord, open_record, seal_record
+from shoal.protocol.records import GOSSIP, TRANSPORT, PeerRecord, open_record, prove, seal_record
 from shoal.protocol.wire import Rollout, decode_rollout
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "protocol_v1.json"
@@ -44,6 +44,7 @@ def announcement(founder: Identity, manifest: Manifest, rollout: Rollout, payloa
 
 
 def record(founder: Identity, manifest: Manifest, rollout: Rollout) -> PeerRecord:
+    (transport_key, transport_proof), (gossip_key, gossip_proof) = prove(founder, TRANSPORT), prove(founder, GOSSIP)
     return PeerRecord(
         swarm_id=manifest.swarm_id,
         key=founder.key,
@@ -54,6 +55,12 @@ def record(founder: Identity, manifest: Manifest, rollout: Rollout) -> PeerRecor
         policy_version=4,
         capabilities=("rollout/1",),
         addresses=("/ip4/10.0.0.1/tcp/4001",),
+        transport_key=transport_key,
+        transport_proof=transport_proof,
+        gossip_key=gossip_key,
+        gossip_proof=gossip_proof,
+        revision=5,
+        invite=bytes.fromhex(invites(founder, manifest)["chain"]),
     )
 
 
@@ -89,6 +96,7 @@ def produced(founder: Identity, manifest: Manifest, rollout: Rollout) -> dict[st
     return {
         "founder_seed": bytes(range(32)).hex(),
         "founder_key": founder.key.hex(),
+        "derived_seeds": {purpose: founder.derive(purpose).hex() for purpose in (TRANSPORT, GOSSIP)},
         "rollout_payload": payload.hex(),
         "rollout_payload_sha256": hashlib.sha256(payload).hexdigest(),
         "header": sealed.header.encode().hex(),
