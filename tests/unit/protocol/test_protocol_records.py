@@ -129,7 +129,7 @@ def test_derived_keys_are_bound_both_ways(record: PeerRecord, founder: Identity)
 
 def test_what_a_derived_key_signs(founder: Identity):
     key, proof = prove(founder, GOSSIP)
-    Ed25519PublicKey.from_public_bytes(key).verify(proof, b"shoal/prove/1" + founder.key)
+    Ed25519PublicKey.from_public_bytes(key).verify(proof, b"shoal/bind/1" + founder.key)
     assert len({founder.key, key, prove(founder, TRANSPORT)[0]}) == 3
 
 
