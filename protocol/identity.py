@@ -79,6 +79,11 @@ class Identity:
         except OSError as error:
             raise EnvironmentFault(f"cannot write the identity {path}: {error.strerror}") from error
 
+    @property
+    def seed(self) -> bytes:
+        """The secret itself: for backups, and for nothing that travels or is shown."""
+        return self._seed
+
     def sign(self, message: bytes) -> bytes:
         """The 64-byte Ed25519 signature of a message. What is signed begins with a domain tag: see envelope."""
         return self._private.sign(message)
