@@ -22,7 +22,7 @@ KEPT, SPARE, _WRITING = "kept", "spare", "writing"
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
 _BLOCK = 4096  # bytes; a file takes whole blocks, and most blobs of small models are smaller than one
 _BATCH = 8192  # files evicted in one scan at most
-_SLACK = 50  # a scan frees a fiftieth more than is asked, so that a full store is not scanned for every blob
+_SLACK = 50 * _BLOCK  # a scan frees a fiftieth more than is asked: a full store is not scanned for every blob
 
 
 class DamagedBlob(EnvironmentFault):
@@ -81,7 +81,7 @@ class BlobStore:
                 kept = kept or _path(self.folder, KEPT, digest).exists()
                 self._forget(digest)
                 if self._count() + size > self.max_bytes:
-                    self._evict(self.max_bytes - size - self.max_bytes // _SLACK)
+                    self._evict(self.max_bytes - size - self.max_bytes // _SLACK * _BLOCK)
                 self._write(_path(self.folder, KEPT if kept else SPARE, digest), data)
             except OSError as error:
                 place = error.filename or self.folder
@@ -157,7 +157,8 @@ class BlobStore:
                     self._forget(bytes.fromhex(entry.name))
                     self.counters["evicted"] += 1
         if self._count() > max(room, 0):
-            self._used = None  # somebody else has removed files: count again
+            self._used = None  # somebody else has removed files
+            self._count()
 
 
 def _path(folder: Path, group: str, digest: bytes) -> Path:

@@ -11,6 +11,7 @@ from shoal.node.store.records import PassRecord, RolloutRecord
 from shoal.node.store.settings import PassSettings
 
 PRUNED_AT_ONCE = 64  # passes; a memory that was shortened is worked off a little with each pass
+PAGES_AT_ONCE = 4096  # 16 MiB
 
 
 def insert_pass(connection: sqlite3.Connection, done: PassRecord, counts: Mapping[str, int]) -> int:
@@ -84,9 +85,13 @@ def prune(connection: sqlite3.Connection, before_round: int) -> list[bytes]:
     if old:
         run("DELETE FROM peers WHERE last_round < ?", (before_round,))
         run("DELETE FROM settings WHERE id NOT IN (SELECT settings_id FROM passes)")
-        run("PRAGMA incremental_vacuum").fetchall()  # gives back a page for each row that is fetched
     still = "SELECT EXISTS (SELECT 1 FROM rollouts WHERE digest = ?)"
     return [digest for digest in named if not run(still, (digest,)).fetchone()[0]]
+
+
+def give_back(connection: sqlite3.Connection) -> None:
+    """Return free pages to the disk, at most `PAGES_AT_ONCE`; outside of a transaction."""
+    connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")  # plain execute frees one page only
 
 
 def _add(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:

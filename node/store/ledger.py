@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from shoal.node.store.inserts import insert_pass, insert_rollout, insert_settings, meet_peer, prune
+from shoal.node.store.inserts import give_back, insert_pass, insert_rollout, insert_settings, meet_peer, prune
 from shoal.node.store.reader import LedgerReader
 from shoal.node.store.records import PassRecord, PeerTotals, Position, RolloutRecord
 from shoal.node.store.schema import faults, open_ledger, transaction
 from shoal.node.store.settings import PassSettings
 
 KEEP_ROUNDS = 10_000
+UNRECORDED = 256  # passes whose beginning is remembered until they are recorded; more have failed or were dropped
 MILLISECONDS = 1000
 
 
@@ -48,6 +49,7 @@ class Store:
         self.path = path
         self.now = now
         self.keep_rounds = keep_rounds
+        self._entered: dict[tuple[int, int], float] = {}  # when the passes began that are not recorded yet
         self._lock = threading.RLock()
         self._connection = open_ledger(path)
         self._begin()
@@ -73,11 +75,15 @@ class Store:
 
         On the disk when this returns. The highest version is kept also when a lower one is entered.
         """
+        now = self.now()
         with self._writing(durable=True):
             self._connection.execute(
                 "UPDATE position SET round = ?, number = ?, entered = ?, version = max(version, ?)",
-                (round, passes, self.now(), version),
+                (round, passes, now, version),
             )
+            self._entered[round, passes] = now
+            while len(self._entered) > UNRECORDED:
+                del self._entered[next(iter(self._entered))]
 
     def last_position(self) -> Position:
         """Return the pass that was entered last (round -1 in a new ledger), and the version to go on from."""
@@ -90,14 +96,18 @@ class Store:
         The record's id, settings and times are filled in here. Raises EnvironmentFault when the disk is full.
         """
         with self._writing():
+            entered = self._entered.pop((facts.done.round, facts.done.number), None)
             settings_id = insert_settings(self._connection, facts.settings)
-            done = replace(facts.done, settings_id=settings_id, started=self._entered(), ended=self.now())
+            done = replace(facts.done, settings_id=settings_id, started=entered, ended=self.now())
             pass_id = insert_pass(self._connection, done, facts.counts)
             for rollout in facts.rollouts:
                 insert_rollout(self._connection, pass_id, rollout)
                 if not rollout.own:
                     meet_peer(self._connection, rollout, done)
             forgotten = prune(self._connection, done.round - self.keep_rounds)
+        if forgotten:
+            with self._lock, faults(self.path):
+                give_back(self._connection)
         return Recorded(pass_id, forgotten)
 
     def peer_totals(self, key: bytes) -> PeerTotals:
@@ -114,9 +124,6 @@ class Store:
         with self._writing(durable=True):
             self._connection.execute("INSERT OR IGNORE INTO sequence VALUES (1, ?)", (start,))
             self._connection.execute("INSERT OR IGNORE INTO position VALUES (1, -1, 0, NULL, ?)", (start,))
-
-    def _entered(self) -> float | None:
-        return self._one("SELECT entered FROM position")["entered"]
 
     def _one(self, statement: str, *values: object) -> sqlite3.Row:
         with self._lock, faults(self.path):

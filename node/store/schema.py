@@ -90,6 +90,7 @@ def open_ledger(path: Path, migrations: Sequence[Sequence[str]] = MIGRATIONS) ->
         connection = connect(path)
         try:
             _check(connection, path, len(migrations))
+            _prepare(connection)
             _migrate(connection, migrations)
         except BaseException:
             connection.close()
@@ -103,11 +104,6 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     if read_only:
         connection.execute("PRAGMA query_only = ON")
-        return connection
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect in a new file only, before its first table
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")  # what must outlive a power cut is committed with FULL
-    connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
 
@@ -135,6 +131,15 @@ def _check(connection: sqlite3.Connection, path: Path, known: int) -> None:
     found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         raise EnvironmentFault(f"ledger {path}: {_DAMAGED} ({found})")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Set what holds for a writer; not before the check, since some of it writes into the file."""
+    if version_of(connection) == 0:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # possible before the first table only
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")  # what must outlive a power cut is committed with FULL
+    connection.execute("PRAGMA foreign_keys = ON")
 
 
 def _migrate(connection: sqlite3.Connection, migrations: Sequence[Sequence[str]]) -> None:
