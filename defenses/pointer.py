@@ -35,6 +35,16 @@ class Pointer:
         return self.announcement.header.sequence
 
     @property
+    def policy_version(self) -> int:
+        """The publisher's policy version."""
+        return self.announcement.header.policy_version
+
+    @property
+    def prompt_hash(self) -> bytes:
+        """Hash of the prompt's text."""
+        return self.announcement.header.prompt_hash
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 of the blob: what to fetch."""
         return self.announcement.header.payload_hash

@@ -44,10 +44,9 @@ class Mixer:
     def peer_rows(self, group: int, peer: PeerSet, completions: Sequence[PeerCompletion]) -> list[Row]:
         """Return completions of a peer as rows of `group`: its text under the local template and tokenizer, as if it
         had been written here (arXiv 2509.08721); age and lag are those of this moment."""
-        header = peer.pointer.announcement.header
-        age, lag = self.clock.round() - header.round, self.lags.lag(header.round, self.policy.version)
-        operator, version = peer.pointer.operator, header.policy_version
-        origin = Origin(group, header.key, operator, version, age, lag, self.temperature)
+        source = peer.pointer
+        age, lag = self.clock.round() - source.round, self.lags.lag(source.round, self.policy.version)
+        origin = Origin(group, source.key, source.operator, source.policy_version, age, lag, self.temperature)
         texts = [(completion.text, completion.finished) for completion in completions]
         rewards = [completion.reward for completion in completions]
         rows = foreign_rows(self.policy, peer.prompt.text, texts, rewards, origin)

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from shoal.defenses.pointer import Pointer
 from shoal.protocol.prompts import DerivedPrompt, prompt_hash
 from shoal.trainer.engine import Completion
 from shoal.trainer.tasks.base import Prompt
@@ -54,11 +54,32 @@ class PeerCompletion:
     weight: float
 
 
+class Source(Protocol):
+    """Where a peer's set came from: a `Pointer`, or the unsigned lane to another client, which has no announcement."""
+
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def operator(self) -> str: ...
+    @property
+    def round(self) -> int: ...
+    @property
+    def policy_version(self) -> int: ...
+    @property
+    def prompt_hash(self) -> bytes: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def received_round(self) -> int: ...
+    @property
+    def arrival(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PeerSet:
     """What the screen left of one peer's rollout, regraded by this node."""
 
-    pointer: Pointer
+    pointer: Source
     prompt: Prompt
     completions: tuple[PeerCompletion, ...]
 
@@ -70,4 +91,4 @@ class PeerSet:
     @property
     def prompt_hash(self) -> bytes:
         """Hash of the prompt's text."""
-        return self.pointer.announcement.header.prompt_hash
+        return self.pointer.prompt_hash

@@ -1,7 +1,7 @@
 """What peers of gensyn-genrl put into a round: the one decoder of that format, and an encoder for own sets.
 
-A value is msgpack: a map from md5hex(question) to a list of payloads, each a question with G completions as text. Nothing
-in it is signed. Of all that a payload says, only its question and its completions are handed on: answers, tests, scores
+A value is msgpack: a map from md5hex(question) to a list of payloads, each a question with G completions as text.
+Nothing in it is signed. Of all that a payload says, only its question and its completions are handed on: answers, tests
 and the name of a data set are looked at for their type and forgotten.
 """
 
@@ -98,16 +98,19 @@ def unwrap(stored: bytes) -> bytes:
 
 
 def _unpack(data: bytes) -> Any:
-    """Decode what the walk has let through; a key that occurs twice is refused, where msgpack takes the last."""
+    """Decode what the walk has let through."""
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True, object_pairs_hook=_without_doubles)
+        return msgpack.unpackb(data, raw=False, strict_map_key=False, object_pairs_hook=_plain_map)
     except UnicodeDecodeError as error:
         raise Malformed("not_utf8", str(error)) from error
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a map as the key of a map
+    except (ValueError, msgpack.UnpackException) as error:
         raise Malformed("not_msgpack", str(error)) from error
 
 
-def _without_doubles(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+def _plain_map(pairs: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+    """Return a map with text keys; one that occurs twice is refused, where msgpack would take the last."""
+    if not all(isinstance(key, str) for key, _ in pairs):
+        raise Malformed("key_not_text")
     found = dict(pairs)
     if len(found) != len(pairs):
         raise Malformed("duplicate_key")
@@ -164,9 +167,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def _map(value: Any, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise Malformed(f"{what}_not_map")
-    return value
+    return value if isinstance(value, dict) else _refuse(f"{what}_not_map")
 
 
 def _list(value: Any, what: str) -> list[Any]:
