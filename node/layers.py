@@ -9,6 +9,7 @@ import ast
 import difflib
 import inspect
 import json
+import os
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,12 +21,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from shoal.node.home import Home
 from shoal.node.options import RunConfig
 from shoal.protocol.errors import EnvironmentFault, UsageError
 
 PREFIX = "SHOAL_"
 NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_PASSPHRASE", "SHOAL_STRICT_SKIPS", "SHOAL_TEST_START_DELAY"})
 DEFAULT = "default"
+APART = frozenset({"bridge"})  # groups whose flags carry the name of the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,9 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The name on the command line."""
-        return "--" + self.name.replace("_", "-")
+        """The name on the command line; that of a group apart begins with the group."""
+        prefix = f"{self.group}." if self.group in APART else ""
+        return f"--{prefix}{self.name}".replace("_", "-")
 
 
 @cache
@@ -92,7 +96,7 @@ class Layered:
 
 
 def load(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Layered:
-    """Lay the settings over one another: those of the file at `path`, of the environment, and the flags as given.
+    """Lay the settings over one another: those of the file at `path`, of the environment, and flags by their path.
 
     Raises UsageError that names the place of what is unknown or of a wrong type. It does not judge the whole: see
     options.check.
@@ -105,6 +109,11 @@ def load(path: Path, environment: Mapping[str, str], flags: Mapping[str, Any]) -
         if option.path in given:
             config = _with(config, option, given[option.path][0])
     return Layered(config, {o.path: given[o.path][1] if o.path in given else DEFAULT for o in options()})
+
+
+def load_config(home: Home) -> RunConfig:
+    """Return what a node of this home runs with when no flags are given."""
+    return load(home.config, os.environ, {}).config
 
 
 def value_of(config: RunConfig, option: Option) -> Any:
@@ -155,8 +164,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[Any, st
 
 
 def _from_flags(flags: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    known = {option.name: option for option in options()}
-    return {known[name].path: (value, f"flag {known[name].flag}") for name, value in flags.items()}
+    known = {option.path: option for option in options()}
+    return {path: (value, f"flag {known[path].flag}") for path, value in flags.items()}
 
 
 def _is_list(kind: Any) -> bool:
@@ -169,7 +178,7 @@ def _converted(value: Any, option: Option, where: str, strict: bool) -> Any:
     if not strict and option.kind is bool and isinstance(value, str):
         value = {"yes": "true", "no": "false", "on": "true", "off": "false"}.get(value.lower(), value.lower())
     try:
-        return msgspec.convert(value, option.kind, strict=strict)
+        return msgspec.convert(value, option.kind, strict=strict, dec_hook=lambda kind, text: kind(text))
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {option.path} = {value!r}: {error}; it takes {kind_text(option)}") from error
 
@@ -187,7 +196,7 @@ def kind_text(option: Option) -> str:
     if _is_list(kind):
         return "list of text"
     choices = get_args(kind)
-    names = {bool: "true or false", int: "integer", float: "number", str: "text"}
+    names = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
     return ", ".join(choices) if choices else names[kind]
 
 
@@ -195,6 +204,8 @@ def toml_text(value: Any) -> str:
     """Return a value as it is written in config.toml; "" for one that is left out."""
     if value is None:
         return ""
+    if isinstance(value, Path):
+        value = str(value)
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 
 from shoal.defenses.config import DefenseConfig
+from shoal.node.bridge.options import BridgeOptions
 from shoal.node.config import Learning, Mixing, check_learning, check_mixing, require
 
 MULTIADDR = re.compile(r"/(ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s]+(/[^/\s]+)*")
@@ -81,6 +82,7 @@ class RunConfig:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     health: HealthOptions = field(default_factory=HealthOptions)
     life: LifeOptions = field(default_factory=LifeOptions)
+    bridge: BridgeOptions = field(default_factory=BridgeOptions)
 
 
 def check(config: RunConfig) -> None:
@@ -92,6 +94,7 @@ def check(config: RunConfig) -> None:
     check_learning(config.learning)
     _check_network(config.network, config.health)
     _check_life(config.life)
+    config.bridge.check()
 
 
 def _check_network(network: NetworkOptions, health: HealthOptions) -> None:
