@@ -8,6 +8,7 @@ raises.
 # pyright: reportMissingTypeStubs=false
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -46,6 +47,9 @@ class OneWaySwarm(Swarm):
         if not connections:
             raise SwarmException(f"not connected to {peer_id}")
         return connections
+
+    def _schedule_auto_connect(self) -> None:
+        """Nothing: whom to dial is the transport's affair."""
 
     async def _do_handle_inbound_connection(
         self,
@@ -98,7 +102,11 @@ def make_host(seed: bytes, count: Count) -> QuietHost:
     peers = PeerStore()
     peers.add_key_pair(peer_id, keys)
     quiet = ConnectionConfig(
-        max_connections=MAX_CONNECTIONS, min_connections=0, low_watermark=0, high_watermark=MAX_CONNECTIONS
+        max_connections=MAX_CONNECTIONS,
+        min_connections=0,
+        low_watermark=0,
+        high_watermark=MAX_CONNECTIONS,
+        auto_connect_interval=math.inf,
     )
     once = RetryConfig(max_retries=0)  # the listener at the other end of a tunnel accepts one connection
     swarm = OneWaySwarm(peer_id, peers, _upgrader(keys), [TCP()], once, quiet)

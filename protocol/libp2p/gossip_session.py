@@ -52,14 +52,18 @@ class Session:
     """A GossipSub host from its start to its end; `run` returns after `stop` and raises when a part of it died."""
 
     def __init__(self, seed: bytes, rule: Callable[[bytes], bool | None], owner: Owner, topics: Iterable[str]) -> None:
-        logging.getLogger("libp2p").setLevel(logging.CRITICAL)  # it writes a line for whatever a peer sends; we count
+        for name in (
+            "libp2p",
+            "libp2p.network.auto_connector",
+        ):  # they write lines for what peers do; here it is counted
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self.outbox: deque[tuple[str, bytes]] = deque()
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._owner, self._topics = owner, tuple(topics)
         self._host = make_host(seed, owner.count)
         self._router = Router(owner.count, self._peers_changed)
-        self._pubsub = GuardedPubsub(self._host, self._router, rule, lambda data, peer: owner.deliver(data, name(peer)))
+        self._pubsub = GuardedPubsub(self._host, self._router, rule, lambda data, peer: owner.deliver(data, text(peer)))
 
     def run(self) -> None:
         """Be the trio thread, until stopped."""
@@ -140,7 +144,7 @@ class Session:
             nursery.start_soon(self._publish)
             for life in lives:
                 nursery.start_soon(_fail_after, life)
-            self._owner.ready(name(self._host.get_id()), listen_port(self._host))
+            self._owner.ready(text(self._host.get_id()), listen_port(self._host))
             await self._stopping.wait()
             nursery.cancel_scope.cancel()
 
@@ -158,11 +162,11 @@ class Session:
                         await trio.sleep(0.01)
 
     def _peers_changed(self) -> None:
-        self._owner.peers_are(frozenset(name(peer) for peer in self._router.peer_protocol))
+        self._owner.peers_are(frozenset(text(peer) for peer in self._router.peer_protocol))
 
 
 @lru_cache(maxsize=1024)
-def name(peer: ID) -> str:
+def text(peer: ID) -> str:
     """A peer id as everybody writes it."""
     return peer.to_base58()
 
