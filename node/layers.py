@@ -28,7 +28,6 @@ from shoal.protocol.errors import EnvironmentFault, UsageError
 PREFIX = "SHOAL_"
 NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_PASSPHRASE", "SHOAL_STRICT_SKIPS", "SHOAL_TEST_START_DELAY"})
 DEFAULT = "default"
-APART = frozenset({"bridge"})  # groups whose flags carry the name of the group
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,8 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The name on the command line; that of a group apart begins with the group."""
-        prefix = f"{self.group}." if self.group in APART else ""
-        return f"--{prefix}{self.name}".replace("_", "-")
+        """The name on the command line."""
+        return "--" + self.name.replace("_", "-")
 
 
 @cache

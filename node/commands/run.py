@@ -38,7 +38,7 @@ def run(
     network: Annotated[NetworkOptions, FLAT, Parameter(group=Group("Network", sort_key=4))] = NetworkOptions(),
     health: Annotated[HealthOptions, FLAT, Parameter(group=Group("Health", sort_key=5))] = HealthOptions(),
     life: Annotated[LifeOptions, FLAT, Parameter(group=Group("Life", sort_key=6))] = LifeOptions(),
-    bridge: Annotated[BridgeOptions, Parameter(group=Group("Bridge", sort_key=7), negative="")] = BridgeOptions(),
+    bridge: Annotated[BridgeOptions, FLAT, Parameter(group=Group("Bridge", sort_key=7))] = BridgeOptions(),
 ) -> int:
     """Run this machine's node in a swarm, until it is told to stop.
 
