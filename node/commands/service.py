@@ -11,7 +11,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from shoal.node.paths import home_dir
+from shoal.node.home import Home
+from shoal.node.layers import load_config
 from shoal.protocol.errors import UsageError
 
 WATCHDOG_SECONDS = 60
@@ -32,7 +33,7 @@ class Installation:
     reads: tuple[Path, ...] = ()  # e.g. the model
 
 
-def service(*, user: Flag = False, system: Flag = False, home: Path | None = None, gpu: Flag = False) -> int:
+def service(*, user: Flag = False, system: Flag = False, home: Path | None = None, gpu: bool | None = None) -> int:
     """Print a systemd unit that runs the node of a home.
 
     Parameters
@@ -44,12 +45,16 @@ def service(*, user: Flag = False, system: Flag = False, home: Path | None = Non
     home
         Folder of the node.
     gpu
-        The node uses a GPU: its devices stay visible.
+        Whether the node's devices stay visible (as the configured device asks for when left out).
     """
     if user and system:
         raise UsageError("give --user or --system, not both")
+    place = Home.find(home)
+    learning = load_config(place).learning
+    reads = () if learning.model == "default" else (Path(learning.model).absolute(),)
+    uses_gpu = learning.device != "cpu" if gpu is None else gpu
     name = None if user else pwd.getpwuid(os.getuid()).pw_name
-    sys.stdout.write(unit(Installation(shoal_command(), home_dir(home), name, gpu)))
+    sys.stdout.write(unit(Installation(shoal_command(), place.path, name, uses_gpu, reads)))
     return 0
 
 

@@ -16,7 +16,6 @@ from shoal.node.commands.output import console, count, decimal, print_json, show
 from shoal.node.control import Control
 from shoal.node.health import ready, stepping
 from shoal.node.home import Home
-from shoal.node.paths import home_dir
 from shoal.node.report.figures import is_refusal
 from shoal.node.view import find
 
@@ -46,7 +45,7 @@ def status(*, home: Path | None = None, json: Json = False) -> int:
 
 def control_of(home: Path | None) -> Control:
     """Return the way to the node that runs on a home."""
-    place = Home(home_dir(home))
+    place = Home.find(home)
     return Control(place.socket, place.path)
 
 

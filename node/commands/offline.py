@@ -1,0 +1,27 @@
+"""What can be had from a home on which no node runs."""
+
+from pathlib import Path
+
+from shoal.node.home import Home
+from shoal.node.layers import load_config
+from shoal.protocol.errors import EnvironmentFault
+from shoal.trainer.checkpoint import load_latest
+from shoal.trainer.export import export_hf
+from shoal.trainer.model import load_policy, load_weights, model_folder
+
+
+def export_newest(home: Home, folder: Path) -> str:
+    """Write the model of the newest whole checkpoint as a Hugging Face directory, and return its path.
+
+    The base model is the one of the home's settings. Raises EnvironmentFault when there is no checkpoint, UsageError
+    when it does not fit that model.
+    """
+    with home.lock():
+        saved = load_latest(home.checkpoints)
+    if saved is None:
+        raise EnvironmentFault(f"no whole checkpoint in {home.checkpoints}: let the node run for a while first")
+    learning = load_config(home).learning
+    policy = load_policy(model_folder(learning.model), "cpu", template=learning.chat_template)
+    load_weights(policy, saved.tensors)
+    policy.version = int(saved.state["trainer"]["version"])
+    return str(export_hf(policy, folder))
