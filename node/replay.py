@@ -26,7 +26,7 @@ from shoal.protocol.errors import EnvironmentFault, ProtocolError, UsageError
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.staleness import Clock, LagClock
 from shoal.trainer.batch import Row
-from shoal.trainer.model import load_policy
+from shoal.trainer.model import DEFAULT_MODEL, load_policy
 from shoal.trainer.selection import Selection, select
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
@@ -37,8 +37,8 @@ WEIGHTS_OF_THAT_DAY = "not recomputed: depends on the weights of that day"
 class Replayer:
     """Replays passes of one ledger; use it as a context, since it holds verifier processes."""
 
-    def __init__(self, ledger: LedgerReader, blobs: Path, model: Path | None = None) -> None:
-        """`model` is where the base model lies now, when that is not where the ledger says."""
+    def __init__(self, ledger: LedgerReader, blobs: Path, model: str | None = None) -> None:
+        """`model` is `default` or the folder where the base model lies now, when that is not where the ledger says."""
         self.ledger = ledger
         self.blobs = blobs
         self.model = model
@@ -88,7 +88,7 @@ class Replayer:
         return self._benches[settings_id]
 
 
-def make_bench(settings_json: str, blobs: Path, model: Path | None = None) -> Bench:
+def make_bench(settings_json: str, blobs: Path, model: str | None = None) -> Bench:
     """Load what judges passes with these settings again.
 
     Raises EnvironmentFault for a missing model or damaged settings, UsageError for a model with another tokenizer, a
@@ -104,10 +104,11 @@ def make_bench(settings_json: str, blobs: Path, model: Path | None = None) -> Be
     except ProtocolError as error:
         raise UsageError(f"the manifest in the ledger is not signed by its founder ({error.reason})") from error
     registry = TaskRegistry(manifest.tasks)
-    policy = load_policy(model or Path(settings.model), template=settings.template)
+    name = model or settings.model
+    policy = load_policy(DEFAULT_MODEL if name == "default" else name, template=settings.template)
     if policy.tokenizer_hash.hex() != settings.tokenizer:
         raise UsageError(
-            f"the model in {model or settings.model} has another tokenizer than the one of these passes: "
+            f"the model {name} has another tokenizer than the one of these passes: "
             "give the folder of the base model with --model"
         )
     return Bench(settings, manifest, policy, LocalPrompts(manifest, registry), Grader(registry), blobs)

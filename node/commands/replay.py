@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from shoal.node.commands.output import MISSING, console, print_json, shown, styled
+from shoal.node.home import Home
 from shoal.protocol.errors import EnvironmentFault, UsageError
 
 if TYPE_CHECKING:  # the command's own imports are heavy
@@ -33,7 +34,7 @@ def replay(
     *,
     last: int = 1,
     home: Path | None = None,
-    model: Path | None = None,
+    model: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Make past updates again from the ledger, and compare: signatures, verdicts, rewards, rows and advantages.
@@ -47,19 +48,16 @@ def replay(
     home
         Folder of the node.
     model
-        Folder of the base model, when it is no longer where the ledger says.
+        `default`, or the folder of the base model, when it is no longer where the ledger says.
     json
         Print one JSON list instead of tables.
     """
-    from shoal.node.home import Home
-    from shoal.node.paths import home_dir
-
-    place = Home(home_dir(home))
+    place = Home.find(home)
     return replay_ledger(place.database, place.blobs, (number, last), model, as_json=json)
 
 
 def replay_ledger(
-    database: Path, blobs: Path, asked: tuple[int | None, int], model: Path | None, *, as_json: bool
+    database: Path, blobs: Path, asked: tuple[int | None, int], model: str | None, *, as_json: bool
 ) -> int:
     """Replay passes of one ledger, print what was found, and return the exit code; `asked` is (number, last)."""
     if asked[1] < 1:

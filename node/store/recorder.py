@@ -14,7 +14,10 @@ from shoal.node.witness import PassNotes
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Records the passes of one node; `model` and `template` are what its policy was loaded with."""
+    """Records the passes of one node.
+
+    `model` (`default`, or an absolute path) and `template` are what its policy was loaded with.
+    """
 
     store: Store
     blobs: BlobStore

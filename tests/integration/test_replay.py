@@ -1,5 +1,6 @@
 """A node of a simulated swarm keeps a ledger; afterwards its updates are made again, and tampering shows."""
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -8,11 +9,12 @@ from pathlib import Path
 import pytest
 from recorded_swarm import BLOBS, LEDGER, record_swarm, with_mixing
 
+from shoal.node.commands.replay import replay
 from shoal.node.replay import Replayer
 from shoal.node.replay_findings import PassReplay
 from shoal.node.store.reader import LedgerReader
 from shoal.protocol.envelope import Announcement
-from shoal.protocol.errors import UsageError
+from shoal.protocol.errors import EnvironmentFault, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def home(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "home"))
 
 
-def replay_all(home: Path, model: Path | None = None) -> list[PassReplay]:
+def replay_all(home: Path, model: str | None = None) -> list[PassReplay]:
     with LedgerReader(home / LEDGER) as ledger, Replayer(ledger, home / BLOBS, model) as replayer:
         return [replayer.replay(done) for done in ledger.passes(100)]
 
@@ -253,3 +255,64 @@ def test_a_manifest_that_the_founder_did_not_sign_is_refused(home: Path) -> None
     sql(home, "UPDATE settings SET json = replace(json, 'round_seconds = 60', 'round_seconds = 61')")
     with pytest.raises(UsageError, match="signed"):
         replay_all(home)
+
+
+def test_a_model_with_another_tokenizer_is_refused_and_one_that_moved_is_named(home: Path, tmp_path: Path) -> None:
+    assert sql(home, "SELECT json ->> '$.model' FROM settings") == [("default",)]
+    sql(home, """UPDATE settings SET json = json_set(json, '$.model', '/moved/away')""")
+    assert sql(home, "SELECT count(*) FROM settings") == [(1,)]
+    with pytest.raises(EnvironmentFault, match="/moved/away"):
+        replay_all(home)
+    assert {one.outcome for one in replay_all(home, "default")} == {"equal"}
+    sql(home, """UPDATE settings SET json = json_set(json, '$.tokenizer', 'another')""")
+    with pytest.raises(UsageError, match="tokenizer"):
+        replay_all(home, "default")
+
+
+def test_the_command_tells_people_and_programs_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert replay(last=2, home=home) == 0
+    shown = capsys.readouterr().out
+    assert "pass 3: equal" in shown
+    assert "pass 4: equal" in shown
+    assert "not recomputed: copies, reputation" in shown
+    assert replay(3, home=home, json=True) == 0
+    [plain] = json.loads(capsys.readouterr().out)
+    assert (plain["pass"], plain["outcome"]) == (3, "equal")
+    assert {finding["what"] for finding in plain["findings"]} >= {"inputs", "advantages"}
+
+
+def test_the_command_says_what_differs_and_what_is_evicted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = blob_of(home, peer_row(home))
+    data = path.read_bytes()
+    path.unlink()
+    assert replay(home=home) == EnvironmentFault.exit_code
+    shown = capsys.readouterr().out
+    assert f"payload {path.name}" in shown.replace("\n", "")
+    assert "blobs are evicted" in shown
+    path.write_bytes(data)
+    a_reward(home)
+    assert replay(home=home) == 1
+    assert "differs: rollout" in capsys.readouterr().out
+    assert replay(1, home=home) == 0
+
+
+def test_the_command_names_the_passes_that_there_are(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="it holds 1 to 4"):
+        replay(9, home=home)
+    with pytest.raises(UsageError, match="--last 0"):
+        replay(last=0, home=home)
+    with pytest.raises(EnvironmentFault, match="no ledger"):
+        replay(home=tmp_path / "nowhere")
+    sql(home, "DELETE FROM passes")
+    with pytest.raises(EnvironmentFault, match="no pass yet"):
+        replay(home=home)
+
+
+def test_what_peers_wrote_is_shown_without_its_control_characters(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql(home, "UPDATE rollouts SET operator = ? WHERE id = ?", "\x1b[2Jgone", peer_row(home))
+    assert replay(home=home) == 1
+    shown = capsys.readouterr().out
+    assert "\x1b[2J" not in shown
+    assert "gone" in shown
