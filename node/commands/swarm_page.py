@@ -28,14 +28,13 @@ def facts(manifest: Manifest) -> dict[str, Any]:
 def page(manifest: Manifest) -> str:
     """Return a manifest as lines of text."""
     limits, admission = manifest.limits, manifest.admission
-    begins = datetime.fromtimestamp(manifest.genesis, UTC).isoformat().replace("+00:00", "Z")
     weights = sum(task.weight for task in manifest.tasks)
     rows = [
         ("name", safe(manifest.name)),
         ("id", manifest.swarm_id.hex()),
         ("founder", manifest.founder),
         ("revision", f"{manifest.revision}, in force from round {manifest.effective_round}"),
-        ("time", f"round {round_now(manifest)} of {manifest.round_seconds} s, since {begins}"),
+        ("time", f"round {round_now(manifest)} of {manifest.round_seconds} s, since {_instant(manifest.genesis)}"),
         *(
             ("task", f"{safe(task.name)} {task.weight / weights:.0%}{_data(task.data_sha256)}")
             for task in manifest.tasks
@@ -56,6 +55,13 @@ def page(manifest: Manifest) -> str:
 def findings_page(findings: "Iterable[Finding]") -> str:
     """Return what was found as lines of text, a mark before each."""
     return "\n".join(f"{'ok' if f.good else '!!'}  {safe(f.name):<24} {safe(f.detail, 400)}" for f in findings)
+
+
+def _instant(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):  # a manifest may name any number
+        return f"{seconds} seconds after 1970"
 
 
 def _data(digest: str) -> str:

@@ -167,6 +167,14 @@ def test_what_a_manifest_says_cannot_steer_the_terminal(capsys: pytest.CaptureFi
     assert "\u202e" not in out
 
 
+def test_a_genesis_beyond_all_calendars_can_be_shown(capsys: pytest.CaptureFixture[str]):
+    text = create().to_toml().replace("genesis = 1000000", f"genesis = {2**62}")
+    Path("demo.toml").write_text(Manifest.from_toml(text).sign(FOUNDER).to_toml())
+    assert run("show", "demo.toml") == 0
+    assert f"{2**62} seconds after 1970" in capsys.readouterr().out
+    assert findings(capsys)[0] == 1
+
+
 def test_verify_finds_a_good_swarm_good(capsys: pytest.CaptureFixture[str]):
     create()
     code, found = findings(capsys)
