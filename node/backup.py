@@ -19,7 +19,7 @@ LARGEST_BACKUP = 16 * 1024
 
 
 def write_backup(identity: Identity, path: Path, passphrase: bytes | None) -> None:
-    """Write an identity as a PEM file for its owner only; an existing file is never replaced. Raises EnvironmentFault."""
+    """Write an identity as a PEM file for its owner only, never over another file. Raises EnvironmentFault."""
     protection = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     private = Ed25519PrivateKey.from_private_bytes(identity.seed)
     data = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
@@ -36,7 +36,7 @@ def write_backup(identity: Identity, path: Path, passphrase: bytes | None) -> No
 
 
 def read_backup(path: Path, passphrase: bytes | None) -> Identity:
-    """Read an identity from a backup. Raises EnvironmentFault for a file that is none, UsageError for its passphrase."""
+    """Read an identity. Raises EnvironmentFault for a file that is no backup, UsageError for a wrong passphrase."""
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BACKUP)

@@ -1,4 +1,4 @@
-"""The command line: `shoal simulate | eval | sample | tasks | report | version`.
+"""The command line: all commands of `shoal`, and how they end.
 
 Exit codes: 0 done · 1 failed · 2 wrong usage or configuration · 3 the environment refuses (disk, permission,
 missing model) · 130 interrupted. Errors are one line on standard error and say what to do. Heavy modules are imported
@@ -28,8 +28,34 @@ app = App(
     result_action="return_value",
 )
 
+LIVE = Group("A node in a swarm", sort_key=1)
+LOOK = Group("Looking at a node and steering it", sort_key=2)
+TRY = Group("Trying things out", sort_key=3)
 
-@app.command
+# Named, not imported: a command's modules are loaded when it is called.
+_COMMANDS = (
+    (LIVE, "init:init", "Make the home of a node: keys and settings. It asks nothing."),
+    (LIVE, "swarm:app", "Found a swarm, look at one, join it, invite to it, revise it."),
+    (LIVE, "run:app", "Run this machine's node in a swarm, until it is told to stop."),
+    (LIVE, "doctor:doctor", "Check whether this machine can run a node, with advice."),
+    (LIVE, "keys:app", "The identity of a node: show, back up, restore, rotate."),
+    (LIVE, "config:app", "Show and check the settings of a node."),
+    (LIVE, "service:service", "Print a systemd unit for the node."),
+    (LOOK, "status:status", "Show the running node on one screen."),
+    (LOOK, "peers:peers", "Show the peers of the running node."),
+    (LOOK, "steer:pause", "Let the running node take no further step."),
+    (LOOK, "steer:resume", "Let a paused node go on."),
+    (LOOK, "steer:export", "Write the model as a Hugging Face directory."),
+    (LOOK, "replay:replay", "Make past updates again from the ledger, and compare."),
+    (TRY, "completion:completion", "Print the completion script of a shell."),
+)
+for _group, _place, _help in _COMMANDS:
+    _module, _, _attribute = _place.partition(":")
+    _name = _module if _attribute == "app" else _attribute
+    app.command(f"shoal.node.commands.{_place}", name=_name, group=_group, help=_help)
+
+
+@app.command(group=TRY)
 def simulate(
     *,
     swarm: Annotated[SwarmOptions, _FLAT, Parameter(group=Group("Swarm", sort_key=1))] = SwarmOptions(),
@@ -49,7 +75,7 @@ def simulate(
     return 0 if run_simulation(config) else INTERRUPTED
 
 
-@app.command(name="eval")
+@app.command(name="eval", group=TRY)
 def evaluate(
     model: str,
     /,
@@ -88,7 +114,7 @@ def evaluate(
     return 0
 
 
-@app.command
+@app.command(group=TRY)
 def sample(
     model: str,
     prompt: str,
@@ -125,7 +151,7 @@ def sample(
     return 0
 
 
-@app.command
+@app.command(group=TRY)
 def tasks(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
     """List every task and named set.
 
@@ -140,7 +166,7 @@ def tasks(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
     return 0
 
 
-@app.command
+@app.command(group=TRY)
 def report(run: Path, /) -> int:
     """Write the report of a run again from its records.
 
@@ -155,7 +181,7 @@ def report(run: Path, /) -> int:
     return 0
 
 
-@app.command
+@app.command(group=TRY)
 def version() -> int:
     """Print the version."""
     from importlib.metadata import version as installed

@@ -8,12 +8,12 @@ import asyncio
 import contextlib
 import time
 from pathlib import Path
-from typing import Any
 
 from shoal.defenses.verdict import Counters
 from shoal.node import snapshot
 from shoal.node.events import RoundResult
 from shoal.node.loop import Node
+from shoal.node.store.recorder import Recorder
 from shoal.node.witness import PassNotes
 from shoal.protocol.errors import EnvironmentFault
 from shoal.trainer.checkpoint import load_latest, save
@@ -81,8 +81,8 @@ class LedgerWriter:
 
     BACKLOG = 64  # passes that wait to be written
 
-    def __init__(self, store: Any, counters: Counters) -> None:
-        self.store = store
+    def __init__(self, recorder: Recorder, counters: Counters) -> None:
+        self.recorder = recorder
         self.counters = counters
         self.failure: str | None = None
         self._waiting: asyncio.Queue[tuple[RoundResult, PassNotes]] = asyncio.Queue(self.BACKLOG)
@@ -99,7 +99,7 @@ class LedgerWriter:
         while True:
             result, notes = await self._waiting.get()
             try:
-                await asyncio.to_thread(self.store.record_pass, result, notes)
+                await asyncio.to_thread(self.recorder.record_pass, result, notes)
                 self.failure = None
             except EnvironmentFault as error:
                 self.counters.add("ledger", "failed")

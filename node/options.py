@@ -3,6 +3,9 @@
 import math
 import re
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from shoal.defenses.config import DefenseConfig
 from shoal.node.bridge.options import BridgeOptions
@@ -24,7 +27,7 @@ class NetworkOptions:
     """Further bootstraps beside those of the manifest, as multiaddrs with /p2p/; may be repeated."""
     announce: tuple[str, ...] = ()
     """Addresses at which others shall reach this node, e.g. behind a forwarded port; may be repeated."""
-    relays: bool = True
+    relays: Annotated[bool, Parameter(negative="--no-relays")] = True
     """Be reached through the bootstraps when this node is behind NAT."""
 
 

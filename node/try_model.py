@@ -14,7 +14,7 @@ from shoal.node.heldout import Answers, answer, held_out_prompts
 from shoal.node.report.intervals import Interval, wilson
 from shoal.protocol.errors import UsageError
 from shoal.trainer.engine import Sampling, make_engine
-from shoal.trainer.model import DEFAULT_MODEL, Policy, load_policy
+from shoal.trainer.model import Policy, load_policy, model_folder
 from shoal.trainer.tasks.registry import TASK_SETS, TaskRegistry, TaskSpec, known_tasks
 from shoal.trainer.verify import Grader
 
@@ -30,7 +30,7 @@ class NamedModel:
 
     def load(self) -> Policy:
         """Return the policy."""
-        return load_policy(DEFAULT_MODEL if self.name == "default" else self.name, template=self.template)
+        return load_policy(model_folder(self.name), template=self.template)
 
 
 def evaluate_model(model: NamedModel, specs: Sequence[TaskSpec], measure: tuple[int, float], *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ Nothing is fetched and no code of a model directory is run: local files, safeten
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,24 @@ def load_policy(path: str | Path, device: str = "cpu", dtype: str = "float32", t
         pad_id=pad_id,
         has_template=template and bool(tokenizer.chat_template),
     )
+
+
+def model_folder(name: str) -> Path:
+    """Return the folder of a model: `default` is the one that comes with the package."""
+    return DEFAULT_MODEL if name == "default" else Path(name).absolute()
+
+
+@torch.no_grad()
+def take_over(targets: Mapping[str, nn.Parameter], prefix: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Set parameters to the tensors that a checkpoint has under `prefix` and their names.
+
+    Raises UsageError when it belongs to another model.
+    """
+    for name, target in targets.items():
+        source = tensors.get(prefix + name)
+        if source is None or source.shape != target.shape:
+            raise UsageError(f"the checkpoint does not fit the model: {prefix + name} is missing or of another shape")
+        target.copy_(source)
 
 
 def weights_hash(model: nn.Module) -> bytes:

@@ -15,7 +15,7 @@ from shoal.trainer.advantages import ASSIGNS
 from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
 from shoal.trainer.batch import Row
 from shoal.trainer.logprobs import completion_logps, shares_prompts
-from shoal.trainer.model import Policy
+from shoal.trainer.model import Policy, take_over
 from shoal.trainer.objectives import Denominators, loss
 from shoal.trainer.packing import Batch, Pack, micro_batches, pad_packs
 from shoal.trainer.selection import Cap, Selection, deal_minibatches, select
@@ -239,22 +239,14 @@ class Trainer:
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, bit for bit. Raises UsageError when it belongs to another model."""
-        _copy("model.", self.parameters, tensors)
+        take_over(self.parameters, "model.", tensors)
         if self.reference is not None:
-            _copy("reference.", dict(self.reference.named_parameters()), tensors)
+            take_over(dict(self.reference.named_parameters()), "reference.", tensors)
         for name, p in self.parameters.items():
             prefix = f"optimizer.{name}."
             state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
             self.optimizer.state[p] = {key: value.clone().to(p.device) for key, value in state.items()}
         self.policy.version = int(plain["version"])
-
-
-def _copy(prefix: str, targets: dict[str, nn.Parameter], tensors: dict[str, Tensor]) -> None:
-    for name, target in targets.items():
-        source = tensors.get(prefix + name)
-        if source is None or source.shape != target.shape:
-            raise UsageError(f"the checkpoint does not fit the model: {prefix + name} is missing or of another shape")
-        target.copy_(source)
 
 
 def _silence(chosen: Selection) -> str:

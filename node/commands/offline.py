@@ -7,7 +7,7 @@ from shoal.node.layers import load_config
 from shoal.protocol.errors import EnvironmentFault
 from shoal.trainer.checkpoint import load_latest
 from shoal.trainer.export import export_hf
-from shoal.trainer.model import load_policy, load_weights, model_folder
+from shoal.trainer.model import load_policy, model_folder, take_over
 
 
 def export_newest(home: Home, folder: Path) -> str:
@@ -22,6 +22,6 @@ def export_newest(home: Home, folder: Path) -> str:
         raise EnvironmentFault(f"no whole checkpoint in {home.checkpoints}: let the node run for a while first")
     learning = load_config(home).learning
     policy = load_policy(model_folder(learning.model), "cpu", template=learning.chat_template)
-    load_weights(policy, saved.tensors)
+    take_over(dict(policy.model.named_parameters()), "model.", saved.tensors)
     policy.version = int(saved.state["trainer"]["version"])
     return str(export_hf(policy, folder))
