@@ -5,11 +5,10 @@ from pathlib import Path
 
 from shoal.node.datasets import local_spec, missing
 from shoal.node.shelf import Shelf
-from shoal.node.swarms import SwarmHome
+from shoal.node.swarms import SwarmHome, standing
 from shoal.protocol.envelope import PROTOCOL_VERSION
-from shoal.protocol.errors import EnvironmentFault, ProtocolError, UsageError
-from shoal.protocol.identity import Identity, short
-from shoal.protocol.invite import open_invite
+from shoal.protocol.errors import EnvironmentFault, UsageError
+from shoal.protocol.identity import short
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.staleness import round_at
 from shoal.trainer.tasks.registry import make_task
@@ -34,7 +33,7 @@ def inspect(manifest: Manifest, home: SwarmHome, data: Path, now: float) -> list
         _clock(manifest, now),
         _revision(manifest, home),
         *_tasks(manifest, data),
-        _admission(manifest, home, round_at(now, manifest.genesis, manifest.round_seconds)),
+        _admission(manifest, home),
     ]
 
 
@@ -80,30 +79,7 @@ def _tasks(manifest: Manifest, data: Path) -> list[Finding]:
     return found
 
 
-def _admission(manifest: Manifest, home: SwarmHome, current_round: int) -> Finding:
-    mode = manifest.admission.mode
-    try:
-        key = Identity.load(home.identity).key
-    except EnvironmentFault:
-        return Finding("admission", True, f"{mode}; this home has no identity yet (`shoal init`)")
-    if manifest.is_revoked(key):
-        return Finding("admission", False, f"{mode}; the founder has revoked this home's key")
-    operator = manifest.operator_of(key)
-    if operator is not None:
-        return Finding(
-            "admission", True, mode if operator == key.hex() else f"{mode}; this home is operator {operator}"
-        )
-    if mode != "invite":
-        return Finding("admission", False, f"{mode}; this home's key {key.hex()} is not listed")
-    return _invited(manifest, home, key, current_round)
-
-
-def _invited(manifest: Manifest, home: SwarmHome, key: bytes, current_round: int) -> Finding:
-    chain = Shelf(home.swarms).invite(manifest.swarm_id)
-    if not chain:
-        return Finding("admission", False, "invite; this home has none (`shoal swarm join --invite`)")
-    try:
-        operator = open_invite(chain, manifest, key, current_round)
-    except ProtocolError as error:
-        return Finding("admission", False, f"invite; this home's does not serve: {error}")
-    return Finding("admission", True, f"invite; this home is operator {operator}")
+def _admission(manifest: Manifest, home: SwarmHome) -> Finding:
+    if not home.identity.exists():
+        return Finding("admission", True, f"{manifest.admission.mode}; this home has no identity yet (`shoal init`)")
+    return Finding("admission", *standing(manifest, home))

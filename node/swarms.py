@@ -10,7 +10,7 @@ from shoal.node.shelf import Shelf
 from shoal.node.sources import is_link, is_url, parse_link, read_manifest, read_text
 from shoal.protocol.errors import EnvironmentFault, ProtocolError, ShoalError, UsageError
 from shoal.protocol.identity import Identity
-from shoal.protocol.invite import bind, check_invite, read_chain, read_token
+from shoal.protocol.invite import bind, open_invite, read_token
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.revisions import RevisionLine
 from shoal.protocol.staleness import round_at
@@ -162,7 +162,30 @@ def open_swarm(source: str | None, home: SwarmHome, invite: str | None = None) -
     manifest = _only_one(shelf) if source is None else load_manifest(source, home)
     if invite is not None:
         redeem(invite, manifest, home)
+    admitted, how = standing(manifest, home)
+    if not admitted:
+        log.warning("this home is not admitted, so peers refuse what it shares: %s", how)
     return Revisions(manifest, shelf)
+
+
+def standing(manifest: Manifest, home: SwarmHome) -> tuple[bool, str]:
+    """Return whether this home is admitted, and in words how or why not. Raises EnvironmentFault without identity."""
+    mode, key = manifest.admission.mode, Identity.load(home.identity).key
+    if manifest.is_revoked(key):
+        return False, f"{mode}; the founder has revoked this home's key"
+    operator = manifest.operator_of(key)
+    if operator is not None:
+        return True, mode if operator == key.hex() else f"{mode}; this home is operator {operator}"
+    if mode != "invite":
+        return False, f"{mode}; this home's key {key.hex()} is not listed"
+    chain = Shelf(home.swarms).invite(manifest.swarm_id)
+    if not chain:
+        return False, "invite; this home has none (`shoal swarm join --invite`)"
+    try:
+        operator = open_invite(chain, manifest, key, round_now(manifest))
+    except ProtocolError as error:
+        return False, f"invite; this home's does not serve: {error}"
+    return True, f"invite; this home is operator {operator}"
 
 
 def redeem(token_text: str, manifest: Manifest, home: SwarmHome) -> str:
@@ -179,7 +202,7 @@ def redeem(token_text: str, manifest: Manifest, home: SwarmHome) -> str:
     chain = bind(token, key)
     newest = Shelf(home.swarms).newest(manifest.swarm_id) or manifest  # it may revoke what is not revoked yet
     try:
-        check_invite(read_chain(chain, newest, key), newest, round_now(newest))
+        open_invite(chain, newest, key, round_now(newest))
     except ProtocolError as error:
         raise UsageError(f"the invite does not serve: {error}; ask the founder for a new one") from error
     Shelf(home.swarms).keep_invite(manifest.swarm_id, chain)

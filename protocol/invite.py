@@ -169,4 +169,4 @@ def _require_signed(header: Header, signature: bytes, reason: str) -> None:
     try:
         verify_announcement(Announcement(header, signature))
     except ProtocolError as error:  # an unusable key of an invite is no better than a wrong signature
-        raise BadSignature(reason, error.reason) from error
+        raise BadSignature(reason) from error

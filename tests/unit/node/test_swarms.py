@@ -13,13 +13,14 @@ import pytest
 from shoal.node import sources, swarms
 from shoal.node.shelf import Shelf
 from shoal.node.sources import check_hops, link_of, parse_link, read_manifest
-from shoal.node.swarms import Revisions, load_manifest, open_swarm, redeem, settle
+from shoal.node.swarms import Revisions, load_manifest, open_swarm, redeem, settle, standing
 from shoal.protocol.errors import BadSignature, EnvironmentFault, ProtocolError, UsageError
 from shoal.protocol.identity import Identity
 from shoal.protocol.invite import issue_invite, open_invite, token_text
 from shoal.protocol.manifest import Admission, Manifest, SwarmLimits, TaskEntry
 
 FOUNDER = Identity.from_seed(bytes([1]) * 32)
+MEMBER = Identity.from_seed(bytes([2]) * 32)
 ADDRESS = "/ip4/127.0.0.1/tcp/47700/p2p/12D3KooWExample"
 NOW = 1_000_000.0  # round 100 of a swarm whose genesis is 999,000
 
@@ -44,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(swarms.time, "time", lambda: NOW)
     place = Place(tmp_path / "home")
     place.path.mkdir()
-    Identity.from_seed(bytes([2]) * 32).save(place.identity)
+    MEMBER.save(place.identity)
     return place
 
 
@@ -446,6 +447,36 @@ def test_an_invite_that_does_not_serve_is_named(text: str, manifest: Manifest, n
     with pytest.raises(UsageError, match=named):
         redeem(text, manifest, home)
     assert Shelf(home.swarms).invite(manifest.swarm_id) == b""
+
+
+@pytest.mark.parametrize(
+    ("fields", "admitted", "named"),
+    [
+        ({}, True, "open"),
+        ({"admission": Admission(mode="allow-list")}, False, "not listed"),
+        ({"admission": Admission(mode="allow-list", operators={"ada": [MEMBER.key.hex()]})}, True, "operator ada"),
+        ({"revoked": [MEMBER.key.hex()]}, False, "revoked this home's key"),
+        ({"admission": Admission(mode="invite")}, False, "has none"),
+    ],
+)
+def test_a_node_that_peers_will_refuse_is_told(
+    fields: dict[str, Any], admitted: bool, named: str, home: Place, caplog: pytest.LogCaptureFixture
+):
+    manifest = signed(**fields)
+    settle(manifest, "a test", home)
+    assert standing(manifest, home)[0] == admitted
+    assert named in standing(manifest, home)[1]
+    open_swarm(None, home)
+    assert ("is not admitted" in caplog.text) != admitted
+
+
+def test_an_invite_of_the_key_before_a_rotation_does_not_serve(home: Place):
+    settle(INVITING, "a test", home)
+    redeem(token(), INVITING, home)
+    assert standing(INVITING, home) == (True, "invite; this home is operator ada")
+    home.identity.unlink()
+    Identity.from_seed(bytes([4]) * 32).save(home.identity)
+    assert standing(INVITING, home) == (False, "invite; this home's does not serve: invite_not_for_this_key")
 
 
 def test_invites_given_out_are_noted_in_order(home: Place):
