@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from shoal.defenses.config import DefenseConfig
-from shoal.node.bridge.options import BridgeOptions
+from shoal.node.bridge.options import BridgeOptions, check_bridge
 from shoal.node.config import Learning, Mixing, check_learning, check_mixing, require
 
 MULTIADDR = re.compile(r"/(ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s]+(/[^/\s]+)*")
@@ -97,7 +97,7 @@ def check(config: RunConfig) -> None:
     check_learning(config.learning)
     _check_network(config.network, config.health)
     _check_life(config.life)
-    config.bridge.check()
+    check_bridge(config.bridge)
 
 
 def _check_network(network: NetworkOptions, health: HealthOptions) -> None:
