@@ -23,12 +23,20 @@ class _Type(Enum):
     MAP = "map"
 
 
+_ELEMENTS = {_Type.ARRAY: 1, _Type.MAP: 2}
+
+
 class Mark(NamedTuple):
     """What a first byte says: its type, a size held in the byte itself, and how many bytes of size follow."""
 
     type: _Type
     fixed: int
     size_bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Elements for each one that a size declares: none in what is no container, a key and a value in a map."""
+        return _ELEMENTS.get(self.type, 0)
 
 
 def _marks() -> dict[int, Mark]:
@@ -55,7 +63,6 @@ OWN_WIRE: Mapping[int, Mark] = _marks()
 FOREIGN_WIRE: Mapping[int, Mark] = {**OWN_WIRE, **_foreign_marks()}
 """All of msgpack but its extension types."""
 
-_CONTAINERS = {_Type.ARRAY: 1, _Type.MAP: 2}  # elements for each one declared: a map holds keys and values
 _REFUSED = {0xC0: "nil", 0xC1: "never_used", 0xC2: "boolean", 0xC3: "boolean", 0xCA: "float", 0xCB: "float"}
 
 
@@ -75,8 +82,8 @@ def prescan(data: bytes, limits: Limits, wire: Mapping[int, Mark] = OWN_WIRE) ->
             continue
         open_arrays[-1] -= 1
         mark, size, position = _read_mark(data, position, wire)
-        if mark.type in _CONTAINERS:
-            size *= _CONTAINERS[mark.type]
+        if mark.elements:
+            size *= mark.elements
             containers, values = containers + 1, values + size
             if containers > limits.containers or values > limits.values:
                 raise TooLarge("too_many_values", f"{containers} containers, {values} values")
