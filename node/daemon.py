@@ -213,8 +213,7 @@ class Daemon:
     def _on_record(self, record: PeerRecord) -> None:
         """A verified record of a peer: its invite, and the manifest that it lives by."""
         if self.parts.learner:
-            admissions = self.parts.learner.node.organs.gatherer.gate.admissions
-            admissions.learn(record.invite, record.key, self.parts.clock.round())
+            self.parts.learner.node.organs.gatherer.gate.admissions.learn(record.key, record.invite)
         if record.revision > self.parts.revisions.newest:
             asyncio.get_running_loop().create_task(
                 self.manifests.hear(record.key, record.revision, self.parts.revisions.newest)

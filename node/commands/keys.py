@@ -28,16 +28,20 @@ def show(*, home: Path | None = None, json: Flag = False) -> int:
     from shoal.node.commands.output import print_json
     from shoal.node.home import Home
     from shoal.protocol.identity import Identity, short
-    from shoal.protocol.libp2p.keys import peer_ids
+    from shoal.protocol.libp2p.keys import peer_id
+    from shoal.protocol.records import GOSSIP, TRANSPORT
 
     place = Home.find(home)
     identity = Identity.load(place.require_identity())
-    ids = peer_ids(identity)
+    ids = {
+        name: peer_id(Identity.from_seed(identity.derive(purpose)).key)
+        for name, purpose in (("transport", TRANSPORT), ("gossip", GOSSIP))
+    }
     made = datetime.fromtimestamp(place.identity.stat().st_mtime, UTC).isoformat(timespec="seconds")
     facts = {
         "key": identity.key.hex(),
         "short": short(identity.key),
-        "libp2p": {"transport": ids.transport, "gossip": ids.gossip},
+        "libp2p": ids,
         "path": str(place.identity),
         "since": made,
     }
@@ -46,7 +50,7 @@ def show(*, home: Path | None = None, json: Flag = False) -> int:
         return 0
     sys.stdout.write(
         f"key      {facts['key']}\nshort    {facts['short']}\nsince    {made}\nfile     {place.identity}\n"
-        f"address  /ip4/HOST/tcp/PORT/p2p/{ids.transport}  (HOST and PORT: where others reach this node)\n"
+        f"address  /ip4/HOST/tcp/PORT/p2p/{ids['transport']}  (HOST and PORT: where others reach this node)\n"
     )
     return 0
 
