@@ -142,7 +142,8 @@ async def pipe(left: Stream, right: Stream) -> None:
     ways = [asyncio.ensure_future(_one_way(left[0], right[1])), asyncio.ensure_future(_one_way(right[0], left[1]))]
     try:
         done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        if all(way.result() for way in done):
+        lost = any(writer.transport.is_closing() for _, writer in (left, right))
+        if all(way.result() for way in done) and not lost:
             await asyncio.wait(ways, timeout=LINGER_SECONDS)
     finally:
         for way in ways:
