@@ -12,7 +12,10 @@ import msgspec
 import tomli_w
 
 from shoal.protocol.errors import UsageError
+from shoal.protocol.identity import Identity
+from shoal.protocol.libp2p.keys import peer_id
 from shoal.protocol.manifest import Admission, Manifest, SwarmLimits, TaskEntry
+from shoal.protocol.records import TRANSPORT
 
 FIXED = ("name", "founder", "genesis", "round_seconds", "tasks", "revision", "effective_round", "signature")
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +36,8 @@ class NewSwarm:
     operator: tuple[str, ...] = ()
     """NAME=KEY of an operator's node, KEY in 64 hex characters (`shoal keys show`); may be repeated."""
     bootstrap: tuple[str, ...] = ()
-    """Multiaddr with /p2p/ of a node that newcomers find first (`shoal keys address`); may be repeated."""
+    """Address of a node that newcomers find first, e.g. /ip4/203.0.113.5/tcp/47700; may be repeated. Without
+    /p2p/PEER-ID it is this home's own node (`shoal keys show` prints another one's id)."""
     lineage: tuple[str, ...] = ("default",)
     """Base models that may take part: default (the shipped one), any, a model's folder, or a lineage in hex."""
     max_age_rounds: int = 4
@@ -73,7 +77,7 @@ def new_manifest(name: str, options: NewSwarm, founder: bytes, tasks: list[TaskE
         lineages=[] if "any" in options.lineage else list(options.lineage),
         limits=SwarmLimits(max_age_rounds=options.max_age_rounds, max_lag=options.max_lag),
         admission=Admission(mode=options.admission, operators=operators),
-        bootstraps=_bootstraps([], options.bootstrap),
+        bootstraps=list(dict.fromkeys(options.bootstrap)),
     )
     # TOML and back: what a dataclass took unchecked is checked against the schema, and --set meets the written names
     return _set(manifest, options.set)
@@ -88,7 +92,7 @@ def next_revision(earlier: Manifest, changes: Changes, effective_round: int) -> 
     return msgspec.structs.replace(
         changed,
         admission=admission,
-        bootstraps=_bootstraps(changed.bootstraps, changes.bootstraps),
+        bootstraps=list(dict.fromkeys((*changed.bootstraps, *changes.bootstraps))),
         revoked=list(dict.fromkeys((*changed.revoked, *changes.revoked))),
         revision=earlier.revision + 1,
         effective_round=effective_round,
@@ -160,10 +164,7 @@ def _with_operators(operators: dict[str, list[str]], added: Iterable[str]) -> di
     return result
 
 
-def _bootstraps(known: Sequence[str], added: Iterable[str]) -> list[str]:
-    for address in added:
-        if "/p2p/" not in address:
-            raise UsageError(
-                f"bootstrap {address!r}: write a multiaddr with /p2p/ and the peer's id, as `shoal keys address` does"
-            )
-    return list(dict.fromkeys((*known, *added)))
+def with_own_peer(addresses: Sequence[str], identity: Identity) -> tuple[str, ...]:
+    """Return multiaddrs that all name a peer: those that name none are where the node of this identity is reached."""
+    own = peer_id(Identity.from_seed(identity.derive(TRANSPORT)).key)
+    return tuple(address if "/p2p/" in address else f"{address.rstrip('/')}/p2p/{own}" for address in addresses)

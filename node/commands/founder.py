@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from shoal.defenses.text import safe
-from shoal.node.founding import Changes, effective_of, is_key, next_revision
+from shoal.node.founding import Changes, effective_of, is_key, next_revision, with_own_peer
 from shoal.node.home import Home
 from shoal.node.shelf import Shelf, write_whole
 from shoal.node.sources import read_manifest
@@ -94,13 +94,14 @@ def revise(
     add_operator
         NAME=KEY to admit; may be repeated.
     bootstrap
-        Multiaddr with /p2p/ to add; may be repeated.
+        Address of a node that newcomers find first, to add; without /p2p/PEER-ID it is this home's own.
     effective_round
         The round from which it is in force: N, or +N from now.
     home
         Folder of the founder's node.
     """
-    changes = Changes(settings=set, operators=add_operator, bootstraps=bootstrap)
+    founder = Identity.load(Home.find(home).require_identity())
+    changes = Changes(settings=set, operators=add_operator, bootstraps=with_own_peer(bootstrap, founder))
     return _revise(file, changes, effective_round, home)
 
 

@@ -14,7 +14,7 @@ from cyclopts import App, Group, Parameter
 
 from shoal.defenses.text import safe
 from shoal.node.commands.founder import invite, revise, revoke
-from shoal.node.founding import NewSwarm, is_key, new_manifest
+from shoal.node.founding import NewSwarm, is_key, new_manifest, with_own_peer
 from shoal.node.home import Home
 from shoal.node.shelf import Shelf, write_whole
 from shoal.node.sources import link_of, read_manifest
@@ -63,7 +63,8 @@ def create(
 
     data = data_folder(place.path)
     tasks = [pinned(spec, data) for spec in task_specs(new.tasks, new.task_config)]
-    new = dataclasses.replace(new, lineage=_lineages(new.lineage))
+    bootstraps = with_own_peer(new.bootstrap, founder)
+    new = dataclasses.replace(new, lineage=_lineages(new.lineage), bootstrap=bootstraps)
     manifest = new_manifest(name, new, founder.key, tasks, time.time()).sign(founder)
     TaskRegistry(local_specs(manifest, data))  # a task that cannot be made here is a mistake that is found now
     if Shelf(place.swarms).kept(manifest.swarm_id) is not None:

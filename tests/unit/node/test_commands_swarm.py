@@ -14,6 +14,7 @@ from shoal.node.swarms import open_swarm
 from shoal.protocol.errors import UsageError
 from shoal.protocol.identity import Identity
 from shoal.protocol.invite import open_invite
+from shoal.protocol.libp2p.keys import peer_id
 from shoal.protocol.manifest import Manifest
 
 GENESIS = "1970-01-12T13:46:40"  # 1,000,000 s
@@ -110,12 +111,21 @@ def test_tasks_take_their_settings_from_a_file(tmp_path: Path):
     assert manifest.tasks[0].config == {"min_terms": 3}
 
 
+def test_an_address_without_a_peer_is_the_founders_own_node():
+    own = peer_id(Identity.from_seed(FOUNDER.derive("libp2p/transport/1")).key)
+    assert create("--bootstrap", "/ip4/10.0.0.1/tcp/47700", BOOTSTRAP).bootstraps == [
+        f"/ip4/10.0.0.1/tcp/47700/p2p/{own}",
+        BOOTSTRAP,
+    ]
+    run("revise", "demo.toml", "--bootstrap", "/ip6/fd00::1/tcp/47700")
+    assert read().bootstraps[2:] == [f"/ip6/fd00::1/tcp/47700/p2p/{own}"]
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         (["--operator", "ada"], "NAME=KEY"),
-        (["--bootstrap", "/ip4/127.0.0.1/tcp/47700"], "/p2p/"),
-        (["--bootstrap", "127.0.0.1:47700/p2p/x"], "multiaddr"),
+        (["--bootstrap", "127.0.0.1:47700"], "multiaddr"),
         (["--genesis", "tomorrow"], "--genesis"),
         (["--set", "limits.max_lag"], "FIELD=VALUE"),
         (["--set", "limits.max_lags=4"], "max_lags"),
