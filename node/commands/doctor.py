@@ -148,9 +148,8 @@ def _memory(situation: Situation) -> Finding:
     used = (situation.status or {}).get("memory_mb")
     if isinstance(used, int | float):
         return Finding("ok", f"the running node has {used:,.0f} MiB")
-    from shoal.trainer.model import DEFAULT_MODEL
+    from shoal.trainer.model import model_folder
 
     learning, mixing = situation.config.learning, situation.config.mixing
-    folder = DEFAULT_MODEL if learning.model == "default" else Path(learning.model)
     rows = mixing.sampled * mixing.group_size
-    return memory.memory(memory.shape_of(folder), rows, learning.max_tokens, learning.device)
+    return memory.memory(memory.shape_of(model_folder(learning.model)), rows, learning.max_tokens, learning.device)

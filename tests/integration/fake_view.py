@@ -1,8 +1,16 @@
 """A node that only looks like one, for the doors, the metrics and the commands."""
 
+import asyncio
+import socket
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from shoal.node import health
+from shoal.node.control import Control
+from shoal.node.home import Home
+from shoal.node.http import HealthServer
 from shoal.node.view import PeerDict, StatusDict
 
 KEY = "ab" * 32
@@ -106,3 +114,42 @@ class FakeView:
 
     def ready(self) -> tuple[bool, str]:
         return health.ready(self.status())
+
+
+class ServedNode:
+    """A server in a thread of its own, as a client in another process would meet it."""
+
+    def __init__(self, home: Path) -> None:
+        self.view, self.home = FakeView(), home
+        self.socket, self.port = Home(home).socket, 0
+        self._loop = asyncio.new_event_loop()
+        self._server = HealthServer(self.view)
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def open(self) -> None:
+        self.port = self._do(self._server.open_public("127.0.0.1", 0))
+        self._do(self._server.open_control(self.socket))
+
+    def close(self) -> None:
+        self._do(self._server.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    @property
+    def control(self) -> Control:
+        return Control(self.socket, self.home)
+
+    def ask(self, path: str, method: str = "GET", host: str | None = "localhost") -> tuple[int, dict[str, str], str]:
+        """One raw request over TCP: status, headers, body."""
+        lines = [f"{method} {path} HTTP/1.1", *([f"Host: {host}"] if host else []), "Connection: close", "", ""]
+        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
+            connection.sendall("\r\n".join(lines).encode("latin-1"))
+            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        head, _, body = answer.partition("\r\n\r\n")
+        first, *rest = head.split("\r\n")
+        return int(first.split()[1]), {k.lower(): v for k, _, v in (line.partition(": ") for line in rest)}, body

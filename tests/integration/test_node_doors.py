@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fake_view import FakeView
+from fake_view import FakeView, ServedNode
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.node.control import Control, NoNode
@@ -18,48 +18,9 @@ from shoal.node.http import HealthServer, host_allowed
 from shoal.protocol.errors import EnvironmentFault, ShoalError, UsageError
 
 
-class Node:
-    """A server in a thread of its own, as a client in another process would meet it."""
-
-    def __init__(self, home: Path) -> None:
-        self.view, self.home = FakeView(), home
-        self.socket, self.port = home / "control.sock", 0
-        self._loop = asyncio.new_event_loop()
-        self._server = HealthServer(self.view)
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    def open(self) -> None:
-        self.port = self._do(self._server.open_public("127.0.0.1", 0))
-        self._do(self._server.open_control(self.socket))
-
-    def close(self) -> None:
-        self._do(self._server.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _do(self, work: object) -> int:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)  # type: ignore[arg-type]
-
-    @property
-    def control(self) -> Control:
-        return Control(self.socket, self.home)
-
-    def ask(self, path: str, method: str = "GET", host: str | None = "localhost") -> tuple[int, dict[str, str], str]:
-        """One raw request over TCP: status, headers, body."""
-        lines = [f"{method} {path} HTTP/1.1", *([f"Host: {host}"] if host else []), "Connection: close", "", ""]
-        with socket.create_connection(("127.0.0.1", self.port), timeout=30) as connection:
-            connection.sendall("\r\n".join(lines).encode("latin-1"))
-            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        head, _, body = answer.partition("\r\n\r\n")
-        first, *rest = head.split("\r\n")
-        return int(first.split()[1]), {k.lower(): v for k, _, v in (line.partition(": ") for line in rest)}, body
-
-
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[ServedNode]:
+    made = ServedNode(tmp_path)
     try:
         made.open()
         yield made
@@ -67,7 +28,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         made.close()
 
 
-def test_health_is_green_and_turns_red_with_its_reason(node: Node) -> None:
+def test_health_is_green_and_turns_red_with_its_reason(node: ServedNode) -> None:
     status, headers, body = node.ask("/healthz")
     assert (status, body) == (200, "stepping: last step ended 10 s ago, limit 180 s\n")
     assert headers["content-type"].startswith("text/plain")
@@ -81,7 +42,7 @@ def test_health_is_green_and_turns_red_with_its_reason(node: Node) -> None:
     assert node.ask("/readyz")[::2] == (503, "the transport is down\n")
 
 
-def test_metrics_parse(node: Node) -> None:
+def test_metrics_parse(node: ServedNode) -> None:
     status, headers, body = node.ask("/metrics")
     assert status == 200
     assert headers["content-type"].startswith("text/plain; version=")
@@ -92,14 +53,14 @@ def test_metrics_parse(node: Node) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE"])
 @pytest.mark.parametrize("path", ["/healthz", "/metrics"])
-def test_tcp_serves_nothing_but_get(node: Node, method: str, path: str) -> None:
+def test_tcp_serves_nothing_but_get(node: ServedNode, method: str, path: str) -> None:
     assert node.ask(path, method)[0] == 405
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/status", "/peers", "/pause", "/resume", "/export", "/checkpoint", "/../status"]
 )
-def test_steering_is_not_on_tcp(node: Node, path: str) -> None:
+def test_steering_is_not_on_tcp(node: ServedNode, path: str) -> None:
     assert node.ask(path)[0] == 404
     assert node.ask(path, "POST")[0] == 404
     assert node.view.state["paused"] is False
@@ -121,7 +82,7 @@ def test_steering_is_not_on_tcp(node: Node, path: str) -> None:
         ("node1", 421),
     ],
 )
-def test_a_rebound_name_is_refused(node: Node, host: str | None, status: int) -> None:
+def test_a_rebound_name_is_refused(node: ServedNode, host: str | None, status: int) -> None:
     code, _, body = node.ask("/metrics", host=host)
     assert code == status
     assert ("shoal_round" in body) is (status == 200)
@@ -143,7 +104,7 @@ def test_names_beyond_loopback(header: str, bound: str, good: bool) -> None:
     assert host_allowed(header, bound) is good
 
 
-def test_a_taken_port_names_itself_and_the_option(node: Node) -> None:
+def test_a_taken_port_names_itself_and_the_option(node: ServedNode) -> None:
     async def second() -> None:
         server = HealthServer(FakeView())
         try:
@@ -160,14 +121,14 @@ def test_an_address_of_another_machine_is_refused() -> None:
         asyncio.run(HealthServer(FakeView()).open_public("192.0.2.1", 0))
 
 
-def test_the_control_socket_is_its_owners_alone(node: Node) -> None:
+def test_the_control_socket_is_its_owners_alone(node: ServedNode) -> None:
     mode = node.socket.stat().st_mode
     assert stat.S_ISSOCK(mode)
     assert mode & 0o777 == 0o600
 
 
 def test_closing_takes_the_socket_along(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = ServedNode(tmp_path)
     node.open()
     node.close()
     assert not node.socket.exists()
@@ -176,7 +137,7 @@ def test_closing_takes_the_socket_along(tmp_path: Path) -> None:
 def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "control.sock"))
-    node = Node(tmp_path)
+    node = ServedNode(tmp_path)
     with pytest.raises(NoNode):
         node.control.status()
     try:
@@ -188,7 +149,7 @@ def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "control.sock").write_text("mine")
-    node = Node(tmp_path)
+    node = ServedNode(tmp_path)
     try:
         with pytest.raises(EnvironmentFault, match=r"control\.sock"):
             node.open()
@@ -197,7 +158,7 @@ def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None
     assert (tmp_path / "control.sock").read_text() == "mine"
 
 
-def test_steering_over_the_socket(node: Node) -> None:
+def test_steering_over_the_socket(node: ServedNode) -> None:
     assert node.control.status() == json.loads(json.dumps(node.view.state))
     node.view.known = [{"key": "ee" * 32, "operator": "x\x1b\n", "connected": True}]
     assert node.control.peers() == node.view.known
@@ -210,7 +171,7 @@ def test_steering_over_the_socket(node: Node) -> None:
 
 
 def test_an_export_gets_an_absolute_path_whatever_folder_it_was_asked_from(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: ServedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert node.control.export(Path("model")) == str(tmp_path / "model")
@@ -229,7 +190,7 @@ def test_an_export_gets_an_absolute_path_whatever_folder_it_was_asked_from(
     ],
 )
 def test_a_failed_export_is_an_answer_and_the_node_goes_on(
-    node: Node, failure: Exception, kind: type[ShoalError], says: str
+    node: ServedNode, failure: Exception, kind: type[ShoalError], says: str
 ) -> None:
     """Field failure 38: an upload that fails must not stop the training."""
     node.view.failure = failure
@@ -242,7 +203,7 @@ def test_a_failed_export_is_an_answer_and_the_node_goes_on(
     assert node.ask("/healthz")[0] == 200
 
 
-def test_a_status_that_fails_is_an_answer_too(node: Node) -> None:
+def test_a_status_that_fails_is_an_answer_too(node: ServedNode) -> None:
     node.view.failure = RuntimeError("half-built")
     assert [node.ask(path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [500, 500, 500]
     with pytest.raises(ShoalError, match="500"):
@@ -251,7 +212,7 @@ def test_a_status_that_fails_is_an_answer_too(node: Node) -> None:
     assert node.ask("/metrics")[0] == 200
 
 
-def test_two_saves_at_once_are_refused(node: Node) -> None:
+def test_two_saves_at_once_are_refused(node: ServedNode) -> None:
     began, release = threading.Event(), threading.Event()
 
     async def slow(folder: str) -> str:
@@ -276,14 +237,14 @@ def test_two_saves_at_once_are_refused(node: Node) -> None:
 @pytest.mark.parametrize(
     "body", ["", "[]", "nonsense", "{}", '{"folder": "relative"}', '{"folder": 7}', '{"folder": "/a\\u0000b"}']
 )
-def test_a_bad_export_request_is_refused(node: Node, body: str) -> None:
+def test_a_bad_export_request_is_refused(node: ServedNode, body: str) -> None:
     status, answer = raw_post(node.socket, "/export", body)
     assert status == 409
     assert json.loads(answer)["exit_code"] == 2
     assert node.view.exported == []
 
 
-def test_a_flood_of_a_body_is_refused(node: Node) -> None:
+def test_a_flood_of_a_body_is_refused(node: ServedNode) -> None:
     status, _ = raw_post(node.socket, "/export", json.dumps({"folder": "/" + "x" * 200_000}))
     assert status == 413
     assert node.view.exported == []
