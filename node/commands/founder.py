@@ -12,7 +12,7 @@ from shoal.defenses.text import safe
 from shoal.node.founding import Changes, effective_of, is_key, next_revision, with_own_peer
 from shoal.node.home import Home
 from shoal.node.shelf import Shelf, write_whole
-from shoal.node.sources import read_manifest
+from shoal.node.sources import link_of, read_manifest
 from shoal.node.swarms import round_now, settle
 from shoal.protocol.errors import UsageError
 from shoal.protocol.identity import Identity
@@ -66,7 +66,9 @@ def invite(
         print_json(issued | {"token": token_text(token)})
         return 0
     _say(token_text(token))
-    _note(f"for operator {safe(operator)}, to the end of round {expires}; revoke it with")
+    _note(f"for operator {safe(operator)}, to the end of round {expires}; who gets it joins with")
+    _note(f"  shoal swarm join {link_of(manifest) or file} --invite INVITE")
+    _note("and you revoke it with")
     _note(f"  shoal swarm revoke {file} {token.invite.key.hex()}")
     return 0
 
@@ -145,6 +147,10 @@ def _revise(file: Path, changes: Changes, effective: str, home: Path | None) -> 
     settle(later, str(file), place)
     write_whole(file, later.to_toml().encode(), 0o644)
     _say(f"revision {later.revision}, in force from round {later.effective_round} (now {round_now(later)})")
+    if earlier.effective_round > later.effective_round:
+        _note(
+            f"it overtakes revision {earlier.revision}, whose changes come with it, before round {earlier.effective_round}"
+        )
     _say(f"manifest {file}")
     return 0
 

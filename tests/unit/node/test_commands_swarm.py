@@ -361,6 +361,7 @@ def test_a_key_an_invite_or_an_operator_is_revoked(capsys: pytest.CaptureFixture
     assert run("revoke", "demo.toml", "ada", "bob", "--effective-round", "+1") == 0
     assert read().revoked == [first["key"], second["key"], third["key"], PEER]
     assert read().revision == 2
+    assert "overtakes revision 1" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no key, no invite"):
         run("revoke", "demo.toml", "carol")
 
