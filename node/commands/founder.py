@@ -148,9 +148,7 @@ def _revise(file: Path, changes: Changes, effective: str, home: Path | None) -> 
     write_whole(file, later.to_toml().encode(), 0o644)
     _say(f"revision {later.revision}, in force from round {later.effective_round} (now {round_now(later)})")
     if earlier.effective_round > later.effective_round:
-        _note(
-            f"it overtakes revision {earlier.revision}, whose changes come with it, before round {earlier.effective_round}"
-        )
+        _note(f"it overtakes revision {earlier.revision}: what that one changes comes with it, and earlier")
     _say(f"manifest {file}")
     return 0
 
