@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from shoal.defenses.mixing import row_factors
+from shoal.node.bridge.hook import NO_LANE, UnsignedLane
 from shoal.node.compute import Compute
 from shoal.node.config import Mixing
 from shoal.node.draw import LocalPrompts
@@ -25,6 +26,7 @@ from shoal.node.publish import Publisher
 from shoal.node.sets import OwnSet, PeerSet, reward_of
 from shoal.node.stopwatch import Stopwatch
 from shoal.protocol.manifest import Manifest
+from shoal.protocol.manifest_rules import UNSIGNED_OPERATOR
 from shoal.protocol.staleness import Clock, LagClock
 from shoal.trainer.batch import Row
 from shoal.trainer.engine import Engine, Sampling
@@ -108,6 +110,7 @@ class Node:
         self.round = -1
         self.passes = 0
         self.told: dict[str, int] = {}
+        self.lane: UnsignedLane = NO_LANE
 
     async def run(self, until_round: float) -> None:
         """Train until swarm time reaches `until_round` or the pace says stop.
@@ -145,6 +148,7 @@ class Node:
             for own_set in own:
                 self.organs.gatherer.remember_own(own_set)
                 await self.organs.publisher.publish(own_set)
+            self.lane.offer(own)
         self.pace.phase = "gathering"
         peers = await self.gather(own)
         self.pace.phase = "updating"
@@ -208,8 +212,8 @@ class Node:
             wait = 0.0
         now = asyncio.get_running_loop().time()
         until, stop = now + wait, now + self.habits.wait_seconds
-        if mixing.mix == "joined":
-            asked = {own_set.prompt_hash for own_set in own}
+        asked = frozenset(own_set.prompt_hash for own_set in own) if mixing.mix == "joined" else None
+        if asked is not None:
             most = FETCHES_PER_SET * mixing.external
             order = Order(
                 mixing.external,
@@ -221,7 +225,8 @@ class Node:
             )
         else:
             order = Order(mixing.external, mixing.external, until, stop, lambda _: True, lambda peer: not peer.uniform)
-        return await self.organs.gatherer.usable_sets(order, self.rng)
+        signed = await self.organs.gatherer.usable_sets(order, self.rng)
+        return signed + await self.lane.sets(self.round, mixing.external, asked)
 
     def _news(self) -> dict[str, int]:
         """Return what was counted since the last pass, by layer and reason."""
@@ -239,7 +244,7 @@ class Node:
         if not rows:
             return StepReport(False, "no signal: all groups uniform", version)
         share = self.habits.mixing.external / max(1, self.habits.mixing.local)
-        cap = partial(cap_operators, share=share) if organs.gatherer.fair else None
+        cap = partial(cap_operators, share=share, lane=self.lane.share) if organs.gatherer.fair else None
 
         def work() -> StepReport:
             with watch.measure("update"):
@@ -254,15 +259,20 @@ class Node:
         return report
 
 
-def cap_operators(advantages: list[float], operators: list[str], share: float) -> list[float]:
+def cap_operators(advantages: list[float], operators: list[str], share: float, lane: float = 0.0) -> list[float]:
     """Return one factor a row: peers' rows are capped by operator, own rows (operator "") are left alone.
 
-    `share` is J / I: all peers together are meant to weigh so much of what the own rows weigh.
+    `share` is J / I: all peers together are meant to weigh so much of what the own rows weigh. The unsigned lane stands
+    apart: it gets at most the part `lane` of that, and counts as no operator among the signed ones.
     """
     own = math.fsum(abs(a) for a, operator in zip(advantages, operators, strict=True) if not operator)
-    foreign = [at for at, operator in enumerate(operators) if operator]
-    masses = [abs(advantages[at]) for at in foreign]
+    unsigned = [at for at, operator in enumerate(operators) if operator == UNSIGNED_OPERATOR]
+    signed = [at for at, operator in enumerate(operators) if operator and operator != UNSIGNED_OPERATOR]
+    masses = [abs(advantages[at]) for at in signed]
     factors = [1.0] * len(operators)
-    for at, factor in zip(foreign, row_factors([operators[at] for at in foreign], masses, own * share), strict=True):
+    for at, factor in zip(signed, row_factors([operators[at] for at in signed], masses, own * share), strict=True):
         factors[at] = factor
+    mass, most = math.fsum(abs(advantages[at]) for at in unsigned), own * share * lane
+    for at in unsigned:
+        factors[at] = min(1.0, most / mass) if mass > 0.0 else 1.0
     return factors

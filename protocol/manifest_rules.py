@@ -9,6 +9,7 @@ from shoal.protocol.errors import InvalidKey, UsageError
 from shoal.protocol.identity import check_key
 from shoal.protocol.manifest_parts import Admission, SwarmLimits, TaskEntry
 
+UNSIGNED_OPERATOR = "bridge"  # stands for all peers of another client together: see docs/bridge.md
 MAX_OPERATOR = 64  # characters
 MAX_BOOTSTRAPS = 64
 _HASH_HEX = re.compile(r"[0-9a-f]{64}")
@@ -32,8 +33,9 @@ def check_lineages(lineages: Sequence[str]) -> None:
 
 
 def usable_operator(name: str) -> bool:
-    """Whether an operator may be called so: printable, not too long, and not to be taken for a key."""
-    return 0 < len(name) <= MAX_OPERATOR and name.isprintable() and not _HASH_HEX.fullmatch(name)
+    """Whether an operator may be called so: printable, not too long, not to be taken for a key or the unsigned lane."""
+    taken = name == UNSIGNED_OPERATOR or _HASH_HEX.fullmatch(name) is not None
+    return 0 < len(name) <= MAX_OPERATOR and name.isprintable() and not taken
 
 
 def check_bootstraps(addresses: Sequence[str]) -> None:
@@ -54,7 +56,7 @@ def check_operators(admission: Admission) -> None:
         if not usable_operator(name):
             raise UsageError(
                 f"manifest: an operator needs a name of 1 to {MAX_OPERATOR} printable characters, and one that does "
-                "not look like a key"
+                f"not look like a key and is not {UNSIGNED_OPERATOR!r}"
             )
         for key in keys:
             check_public_key(key, f"operator {name!r}")

@@ -1,0 +1,45 @@
+"""Which round the other swarm is in: nobody there signs it, so it is read off from where most peers have written."""
+
+from collections.abc import Mapping
+
+LOOK_AHEAD = 4  # rounds
+SEARCHED = 512  # rounds beyond the last known one that are searched when nobody is found
+
+
+class RoundFinder:
+    """Follows the rounds of the other swarm, and finds them again after any gap up to SEARCHED."""
+
+    def __init__(self, start: int, max_age: int) -> None:
+        self.current = start
+        self.found = False
+        self.max_age = max_age
+        self._back = max_age + LOOK_AHEAD
+        self._start = start
+        self._offset = 0  # of the search
+
+    def window(self) -> range:
+        """Return the rounds to read now: some around the current one, or the next ones of a search."""
+        middle = self.current + self._offset
+        return range(max(0, middle - self._back), middle + LOOK_AHEAD + 1)
+
+    def saw(self, peers: Mapping[int, int]) -> None:
+        """Take in how many peers wrote into each round of the window.
+
+        The current round is the latest with at least half as many peers as the busiest one. So one peer who writes
+        ahead moves nothing once there are three; many names of one attacker do, and nothing here could tell.
+        """
+        busiest = max(peers.values(), default=0)
+        if busiest:
+            self.current = max(round for round, count in peers.items() if 2 * count >= busiest)
+            self.found, self._offset = True, 0
+            return
+        self.found = False
+        self._offset += self._back + LOOK_AHEAD + 1
+        if self._offset > SEARCHED:
+            # Nobody further on: theirs may count from the beginning again.
+            self.current, self._offset = self._start, 0
+
+    def age(self, round: int) -> int | None:
+        """Return the age of a round of theirs, None for one that is not used: too old, ahead, or while searching."""
+        age = self.current - round
+        return age if self.found and 0 <= age <= self.max_age else None
