@@ -1,7 +1,7 @@
 """What a daemon is made of, put together before anything is started: a mistake in the settings ends here."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.defenses.reputation import key_subject
@@ -9,6 +9,7 @@ from shoal.node.compute import ThreadCompute
 from shoal.node.events import RoundResult
 from shoal.node.home import Home
 from shoal.node.loop import Habits, Node
+from shoal.node.network import Network
 from shoal.node.options import RunConfig
 from shoal.node.store.blobs import BlobStore
 from shoal.node.store.ledger import Store
@@ -18,7 +19,7 @@ from shoal.node.view import Mode, PeerDict
 from shoal.node.wiring import Conduct, Surroundings, defenses_without, sampling_of, wire
 from shoal.protocol.errors import UsageError
 from shoal.protocol.identity import Identity
-from shoal.protocol.libp2p.transport import Libp2pSettings, Libp2pTransport, PeerView, RecordFacts
+from shoal.protocol.libp2p.settings import Libp2pSettings, PeerView, RecordFacts
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.sequence import SequenceCounter
 from shoal.protocol.staleness import Clock
@@ -50,7 +51,7 @@ class Learner:
         """
         node, publisher = self.node, self.node.organs.publisher
         position = self.store.last_position()
-        node.round, node.passes = max((node.round, node.passes), (position.round, position.number))
+        node.round, node.passes = max((node.round, node.passes), (position.round, position.passes))
         publisher.version_base = max(0, position.version - restored)
         node.journal = self._enter
         oldest = node.organs.clock.round() - node.organs.prompts.manifest.limits.max_age_rounds
@@ -81,7 +82,7 @@ class Parts:
     revisions: Revisions
     manifest: Manifest
     clock: Clock
-    transport: Libp2pTransport
+    transport: Network
     learner: Learner | None
 
     @property
@@ -140,7 +141,19 @@ def mode_of(config: RunConfig) -> Mode:
     return "train"
 
 
-def put_together(home: Home, config: RunConfig, revisions: Revisions) -> Parts:
+Connect = Callable[[Identity, Manifest, RunConfig, Callable[[], RecordFacts]], Network]
+"""Makes the transport of a node, which is not started yet."""
+
+
+def over_libp2p(identity: Identity, manifest: Manifest, config: RunConfig, about: Callable[[], RecordFacts]) -> Network:
+    """Return the transport over real networks; its libraries are loaded here, and not by who runs without them."""
+    from shoal.protocol.libp2p.transport import Libp2pTransport
+
+    valid = forwardable(manifest.swarm_id)
+    return Libp2pTransport(identity, manifest.swarm_id, _network(config, manifest), valid, about)
+
+
+def put_together(home: Home, config: RunConfig, revisions: Revisions, connect: Connect = over_libp2p) -> Parts:
     """Load, wire and check everything; nothing listens and nothing is sent yet.
 
     Raises UsageError for settings that do not fit each other or the swarm, EnvironmentFault for what is missing.
@@ -149,9 +162,7 @@ def put_together(home: Home, config: RunConfig, revisions: Revisions) -> Parts:
     manifest = revisions.current(revisions.round_at(time.time()))
     clock = Clock(time.time, manifest.genesis, manifest.round_seconds)
     facts = _Facts(revisions, config)
-    transport = Libp2pTransport(
-        identity, manifest.swarm_id, _network(config, manifest), forwardable(manifest.swarm_id), facts
-    )
+    transport = connect(identity, manifest, config, facts)
     transport.set_bits(manifest.limits.shard_bits, manifest.limits.shards_per_node)
     parts = Parts(home, config, identity, revisions, manifest, clock, transport, None)
     if not config.bootstrap_only:

@@ -57,7 +57,7 @@ def test_nodes_find_each_other_share_and_learn_and_one_is_killed_and_comes_back(
         assert status["failures_total"] == 0
         assert not [name for name in status["counts"] if name.startswith("header/version_fell")]
     ledger = sqlite3.connect(f"file:{victim.home / 'shoal.db'}?mode=ro", uri=True)
-    rounds = ledger.execute("SELECT round, pass, COUNT(*) FROM passes GROUP BY round, pass").fetchall()
+    rounds = ledger.execute("SELECT round, number, COUNT(*) FROM passes GROUP BY round, number").fetchall()
     assert rounds
     assert all(count == 1 for _, _, count in rounds), "no round was entered twice"
     replayed = json.loads(shoal("replay", "--home", str(victim.home), "--last", "1", "--json"))
