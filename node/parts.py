@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from shoal.defenses.reputation import key_subject
 from shoal.node.compute import ThreadCompute
+from shoal.node.datasets import data_folder, local_specs
 from shoal.node.events import RoundResult
 from shoal.node.home import Home
 from shoal.node.loop import Habits, Node
@@ -207,7 +208,7 @@ def _learner(parts: Parts) -> Learner:
     """Load the model and wire the node; the slowest part of a start."""
     config, manifest, home = parts.config, parts.manifest, parts.home
     set_threads(config.life.threads)
-    registry = TaskRegistry(manifest.tasks)
+    registry = TaskRegistry(local_specs(manifest, data_folder(home.path)))
     policy = _policy(config, manifest)
     store = Store(home.database, time.time, keep_rounds=config.life.keep_ledger_rounds)
     blobs = BlobStore(home.blobs, config.life.keep_blobs_mb * MIB)
