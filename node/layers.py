@@ -224,3 +224,42 @@ def template() -> str:
             f"# {option.name} = {shown}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """Return docs/configuration.md: every setting with its names and its default."""
+    lines = _PAGE_HEAD.splitlines()
+    group = None
+    for option in options():
+        if option.group != group:
+            group = option.group
+            lines += [
+                f"## {f'[{group}]' if group else 'Top level'}",
+                "",
+                "| setting | flag | environment | default | |",
+            ]
+            lines += ["|---|---|---|---|---|"]
+        default = toml_text(option.default) or "–"
+        doc = option.doc.replace("|", "\\|")
+        lines.append(
+            f"| `{option.name}` | `{option.flag}` | `{option.variable}` | `{default}` | {doc} ({kind_text(option)}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+_PAGE_HEAD = """# Configuration
+
+`shoal run` takes each setting from the highest layer that names it: a flag, the environment, `config.toml` in the home,
+the default. `shoal config show --origin` says for every value which one that was. `shoal init` writes a `config.toml`
+in which everything stands at its default, commented out. A name that is not known is an error in every layer.
+
+Lists are repeated flags (`--bootstrap A --bootstrap B`), comma-separated in the environment, arrays in TOML. Some flags
+have a negative form, such as `--no-relays`. The home itself is chosen by `--home` or `SHOAL_HOME`.
+
+This page is made by `python -m shoal.node.layers > docs/configuration.md`; a test fails when it is stale."""
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(page())

@@ -127,3 +127,8 @@ def test_settings_are_checked_whole_before_anything_is_loaded(tmp_path: Path, fl
 
 def test_the_defaults_are_good() -> None:
     check(RunConfig())
+
+
+def test_the_page_of_settings_is_not_stale() -> None:
+    page = Path(__file__).parents[3] / "docs" / "configuration.md"
+    assert page.read_text(encoding="utf-8") == layers.page()
