@@ -28,9 +28,11 @@ class Hivemind(NamedTuple):
     DHTLocalStorage: Any
     DictionaryDHTValue: Any
     RecordValidatorBase: Any
+    Serializer: Any
     Multiaddr: Any
     DaemonError: Any
-    HandlerError: Any
+    dht_messages: Any
+    node_module: Any
 
 
 def load_gossip() -> None:
@@ -49,7 +51,8 @@ def hivemind() -> Hivemind:
     with _lock:
         p2p, node, protocol = (_module(f"hivemind.{name}") for name in ("p2p", "dht.node", "dht.protocol"))
         storage, validation = _module("hivemind.dht.storage"), _module("hivemind.dht.validation")
-        multiaddr = _module("hivemind.utils.multiaddr")
+        utils, utils_multiaddr = _module("hivemind.utils"), _module("hivemind.utils.multiaddr")
+        messages = _module("hivemind.proto.dht_pb2")
     return Hivemind(
         P2P=p2p.P2P,
         PeerID=p2p.PeerID,
@@ -58,10 +61,18 @@ def hivemind() -> Hivemind:
         DHTLocalStorage=storage.DHTLocalStorage,
         DictionaryDHTValue=storage.DictionaryDHTValue,
         RecordValidatorBase=validation.RecordValidatorBase,
-        Multiaddr=multiaddr.Multiaddr,
+        Serializer=utils.MSGPackSerializer,
+        Multiaddr=utils_multiaddr.Multiaddr,
         DaemonError=p2p.P2PDaemonError,
-        HandlerError=p2p.P2PHandlerError,
+        dht_messages=messages,
+        node_module=node,
     )
+
+
+def p2pd_messages() -> Any:
+    """The messages that p2pd understands, as hivemind ships them."""
+    with _lock:
+        return _module("hivemind.proto.p2pd_pb2")
 
 
 def _module(name: str) -> Any:
