@@ -7,7 +7,7 @@ an unsigned text can neither condemn a signed one as its copy, nor be vouched fo
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from shoal.defenses.bounded import BoundedMap
@@ -81,6 +81,15 @@ class Moment:
     asked: frozenset[bytes] | None = None
 
 
+@dataclass(slots=True)
+class Judged:
+    """The sets of one pass, the candidates that were looked at for them, and the peers that offended."""
+
+    sets: list[PeerSet] = field(default_factory=list[PeerSet])
+    looked_at: list[Candidate] = field(default_factory=list[Candidate])
+    offenders: list[str] = field(default_factory=list[str])
+
+
 class Mutes:
     """Peer ids that broke a rule too often. Nobody proves an id there: to be muted costs its bearer the lane only."""
 
@@ -123,7 +132,7 @@ class Lane:
 
     def __init__(self, mixing: Mixing, share: float, special_tokens: tuple[str, ...], counters: Counters) -> None:
         self.mixing, self.special_tokens, self.counters = mixing, special_tokens, counters
-        self.completions = mixing.group_size
+        self.completions = mixing.group_size  # that a set must have
         self.budget = share * mixing.external  # of sets of full weight in one pass
         self._duplicates = DuplicateMemory(DefenseConfig(), _LaneCounters(counters))
         self._copy_chars = DefenseConfig().copy_chars
@@ -153,27 +162,27 @@ class Lane:
         """Return how many sets of the lane one pass may hold: its share of J, rounded down, but one at least."""
         return min(most, max(1, int(self.budget))) if self.budget > 0 else 0
 
-    def sets(self, drawn: Sequence[Candidate], moment: Moment) -> tuple[list[PeerSet], list[str]]:
-        """Return sets for one pass, and the peers that offended.
+    def sets(self, drawn: Sequence[Candidate], moment: Moment) -> Judged:
+        """Judge candidates in their order until the places of one pass are taken.
 
         The weights of all sets together are at most share * J: with a budget below one set, that one weighs less.
         """
-        found: list[PeerSet] = []
-        offenders: list[str] = []
+        judged = Judged()
         for candidate in drawn:
-            if len(found) == self.places(moment.most):
+            if len(judged.sets) == self.places(moment.most):
                 break
+            judged.looked_at.append(candidate)
             age = moment.age(candidate.round)
             if age is None:
                 self.counters.add("bridge", "stale")
                 continue
             outcome = self._judge(candidate, moment, age)
             if isinstance(outcome, PeerSet):
-                found.append(outcome)
+                judged.sets.append(outcome)
             elif outcome:
-                offenders.append(candidate.peer)
-        self.counters.add("bridge", "used", len(found))
-        return found, offenders
+                judged.offenders.append(candidate.peer)
+        self.counters.add("bridge", "used", len(judged.sets))
+        return judged
 
     def _judge(self, candidate: Candidate, moment: Moment, age: int) -> PeerSet | bool:
         """Return the set, or whether its peer offended; every refusal is counted."""
@@ -190,7 +199,8 @@ class Lane:
             if not verdict.usable:
                 return self._refuse(verdict.reason, True)
         self._arrivals += 1
-        source = UnsignedSource(candidate.peer, moment.round - age, moment.round, name, self._arrivals)
+        # counted down: no arrival of a pointer is ever equal
+        source = UnsignedSource(candidate.peer, moment.round - age, moment.round, name, -self._arrivals)
         publication = Publication(name, source.key, (moment.round, self._arrivals))
         verdicts = self._duplicates.judge(publication, texts, self._copy_chars)
         kept = [row for row, verdict in enumerate(verdicts) if verdict.usable]

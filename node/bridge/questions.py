@@ -62,6 +62,11 @@ class Questions:
                 return Scorable(self._data[name], *self._data_tasks)
         return None
 
+    def close(self) -> None:
+        """End the verifier of the data set; the node's own is the node's."""
+        if self._data_tasks:
+            self._data_tasks[1].close()
+
     def _drawn(self, round: int) -> Iterator[Prompt]:
         shared = min(self._local.manifest.limits.shared_slots, MOST_SLOTS)
         own = min(self._local.manifest.limits.own_slots, self._own_slots, MOST_SLOTS)
