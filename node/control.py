@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import os
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from shoal.protocol.errors import EnvironmentFault, ShoalError, UsageError
 ANSWER_SECONDS = 10.0  # a node answers in milliseconds; one that is busy with a step does so too
 SAVE_SECONDS = 1800.0  # a large model on a slow disk
 MAX_ANSWER = 16 * 2**20
+_CREDENTIALS = struct.Struct("3i")  # process, user and group of the one who listens
 
 
 class NoNode(EnvironmentFault):
@@ -28,6 +31,10 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+        credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        if os.geteuid() not in (0, user):  # a short path lies in a folder where others could have put a socket
+            raise PermissionError("another user listens there")
 
 
 class Control:

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from shoal.node import health
 from shoal.node.control import Control
 from shoal.node.home import Home
@@ -122,7 +124,7 @@ class ServedNode:
     def __init__(self, home: Path) -> None:
         self.view, self.home = FakeView(), home
         self.socket, self.port = Home(home).socket, 0
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()  # as the daemon has it
         self._server = HealthServer(self.view)
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()

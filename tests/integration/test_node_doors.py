@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import stat
 import threading
@@ -217,8 +218,9 @@ def test_two_saves_at_once_are_refused(node: ServedNode) -> None:
 
     async def slow(folder: str) -> str:
         began.set()
-        while not release.is_set():
-            await asyncio.sleep(0.005)
+        for _ in range(1000):  # bounded, so that a mistake fails instead of hanging
+            if not release.is_set():
+                await asyncio.sleep(0.005)
         return folder
 
     node.view.export = slow  # type: ignore[method-assign]
@@ -258,6 +260,12 @@ def raw_post(path: Path, verb: str, body: str) -> tuple[int, str]:
         connection.sendall((head + body).encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
     return int(answer.split()[1]), answer.partition("\r\n\r\n")[2]
+
+
+def test_a_socket_of_another_user_is_not_trusted(node: ServedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 12345)
+    with pytest.raises(EnvironmentFault, match="another user"):
+        node.control.status()
 
 
 def test_without_a_node_the_home_is_named(tmp_path: Path) -> None:
