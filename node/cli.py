@@ -14,6 +14,7 @@ import cyclopts
 from cyclopts import App, Group, Parameter
 from rich.console import Console
 
+from shoal.defenses.text import safe
 from shoal.node.config import Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions, check
 from shoal.protocol.errors import EnvironmentFault, ShoalError, UsageError
 
@@ -196,8 +197,8 @@ def print_line(text: str) -> None:
 
 
 def fail(message: str, code: int) -> int:
-    """Print one line to standard error and return the exit code."""
-    Console(stderr=True, soft_wrap=True).print(f"shoal: {message}", markup=False, highlight=False)
+    """Print one line to standard error and return the exit code. A manifest or a peer may be quoted in it."""
+    Console(stderr=True, soft_wrap=True).print(f"shoal: {safe(message, 4000)}", markup=False, highlight=False)
     return code
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from shoal.defenses.text import safe
 from shoal.protocol.errors import EnvironmentFault, UsageError
 from shoal.protocol.manifest import Manifest, TaskEntry
 from shoal.trainer.tasks.jsonl import LARGEST_FILE
@@ -29,7 +30,8 @@ def local_specs(manifest: Manifest, folder: Path) -> list[TaskSpec]:
     if absent:
         names = ", ".join(f"{task.name} (sha256 {task.data_sha256})" for task in absent)
         raise UsageError(
-            f"this home lacks data sets of {manifest.name}: {names}; take them in with `shoal swarm join --data FILE`"
+            f"this home lacks data sets of {safe(manifest.name)}: {names}; take them in with "
+            "`shoal swarm join SOURCE --data FILE`"
         )
     return [local_spec(task, folder) for task in manifest.tasks]
 

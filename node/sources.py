@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.defenses.text import safe
 from shoal.protocol.errors import BadSignature, EnvironmentFault, InvalidKey, ShoalError, UsageError
 from shoal.protocol.limits import KIB
 from shoal.protocol.manifest import Manifest
@@ -117,7 +118,7 @@ async def _from_web(url: str) -> bytes:
     except TimeoutError as error:
         raise EnvironmentFault(f"cannot fetch {url}: no answer within {FETCH_SECONDS:.0f} s") from error
     except (aiohttp.ClientError, ValueError) as error:  # the library raises ValueError for some odd addresses
-        raise EnvironmentFault(f"cannot fetch {url}: {str(error) or type(error).__name__}") from error
+        raise EnvironmentFault(f"cannot fetch {url}: {safe(str(error)) or type(error).__name__}") from error
 
 
 def check_hops(url: str, schemes: Sequence[str]) -> None:
@@ -136,4 +137,4 @@ def _from_peers(link: Link) -> bytes:
             return asyncio.run(ask_address(address, DOCUMENT, MANIFEST_BYTES, link.swarm_id))
         except ShoalError as error:
             failure = error
-    raise EnvironmentFault(f"no peer of the link gives the manifest: {failure}") from failure
+    raise EnvironmentFault(f"no peer of the link gives the manifest: {safe(str(failure))}") from failure

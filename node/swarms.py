@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from shoal.defenses.text import safe
 from shoal.node.shelf import Shelf
 from shoal.node.sources import is_link, is_url, parse_link, read_manifest, read_text
 from shoal.protocol.errors import EnvironmentFault, ProtocolError, ShoalError, UsageError
@@ -195,9 +196,9 @@ def redeem(token_text: str, manifest: Manifest, home: SwarmHome) -> str:
     """
     token = read_token(token_text)
     if token.swarm_id != manifest.swarm_id:
-        raise UsageError(f"the invite is for another swarm ({token.swarm_id.hex()}), not for {manifest.name}")
+        raise UsageError(f"the invite is for another swarm ({token.swarm_id.hex()}), not for {safe(manifest.name)}")
     if manifest.admission.mode != "invite":
-        raise UsageError(f"{manifest.name} takes no invites: its admission is {manifest.admission.mode!r}")
+        raise UsageError(f"{safe(manifest.name)} takes no invites: its admission is {manifest.admission.mode!r}")
     key = Identity.load(home.identity).key
     chain = bind(token, key)
     newest = Shelf(home.swarms).newest(manifest.swarm_id) or manifest  # it may revoke what is not revoked yet

@@ -55,7 +55,7 @@ def invite(
     manifest = _newest(file, place)
     founder = _founder(manifest, place)
     if manifest.admission.mode != "invite":
-        raise UsageError(f"{manifest.name} takes no invites: its admission is {manifest.admission.mode!r}")
+        raise UsageError(f"{safe(manifest.name)} takes no invites: its admission is {manifest.admission.mode!r}")
     expires = max(0, round_now(manifest)) + _rounds(expires_rounds, days, manifest)
     token = issue_invite(founder, manifest.swarm_id, operator, expires, secrets.token_bytes(32))
     issued = {"operator": operator, "key": token.invite.key.hex(), "expires_round": expires}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node import swarms
+from shoal.node import cli, swarms
 from shoal.node.commands import swarm
 from shoal.node.home import Home
 from shoal.node.shelf import Shelf
@@ -175,6 +175,15 @@ def test_what_a_manifest_says_cannot_steer_the_terminal(capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\u202e" not in out
+
+
+def test_a_message_about_a_manifest_cannot_steer_the_terminal_either(capsys: pytest.CaptureFixture[str]):
+    assert run("create", "a\x1b[2J", "--lineage", "any", "--out", "demo.toml") == 0
+    with pytest.raises(UsageError) as caught:
+        run("invite", "demo.toml", "--operator", "ada")
+    assert "\x1b" not in str(caught.value)
+    assert cli.fail("a\x1b[2Jb", 2) == 2
+    assert "\x1b[2J" not in capsys.readouterr().err
 
 
 def test_a_genesis_beyond_all_calendars_can_be_shown(capsys: pytest.CaptureFixture[str]):
