@@ -236,9 +236,9 @@ def report(sharings: list[Sharing], admission: Admission, lag: dict[str, float])
     lines = [
         "# The network in figures",
         "",
-        f"`python benchmarks/network.py` on {os.cpu_count()} cores ({platform.machine()}, Python {platform.python_version()}),",
-        "all processes on this machine, over loopback. Times are medians of seven; the prototype is the trial of the same",
-        "libraries that came before this node, on a machine of the same kind.",
+        f"`python benchmarks/network.py` on {os.cpu_count()} cores ({platform.machine()}), all processes on this machine,",
+        "over loopback. Times are medians of seven; the prototype is the trial of the same libraries that came before",
+        "this node, on a machine of the same kind.",
         "",
         "From announcement to all verified, by size; memory of one node's process and of its libp2p daemon.",
         "",
