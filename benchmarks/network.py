@@ -236,7 +236,7 @@ def report(sharings: list[Sharing], admission: Admission, lag: dict[str, float])
     lines = [
         "# The network in figures",
         "",
-        f"`python benchmarks/network.py` on {os.cpu_count()} cores ({platform.machine()}), all processes on this machine,",
+        f"`python benchmarks/network.py` on {os.cpu_count()} cores ({platform.machine()}), all on this machine,",
         "over loopback. Times are medians of seven; the prototype is the trial of the same libraries that came before",
         "this node, on a machine of the same kind.",
         "",
