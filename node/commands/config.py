@@ -26,8 +26,9 @@ def show(*, home: Path | None = None, origin: Flag = False, json: Flag = False) 
         Print one JSON object instead of a list.
     """
     from shoal.node.commands.output import print_json
+    from shoal.node.declared import options, toml_text, value_of
     from shoal.node.home import Home
-    from shoal.node.layers import load, options, toml_text, value_of
+    from shoal.node.layers import load
 
     layered = load(Home.find(home).config, os.environ, {})
     values = {option.path: value_of(layered.config, option) for option in options()}
@@ -51,12 +52,12 @@ def check(*, home: Path | None = None) -> int:
         Folder of the node.
     """
     from shoal.node.home import Home
-    from shoal.node.layers import load
-    from shoal.node.options import check as check_config
+    from shoal.node.layers import checked, load
 
     place = Home.find(home)
-    check_config(load(place.config, os.environ, {}).config)
-    sys.stdout.write(f"{place.config}: good\n")
+    checked(load(place.config, os.environ, {}))
+    missing = "" if place.config.exists() else " (no such file: defaults, and the environment)"
+    sys.stdout.write(f"{place.config}: good{missing}\n")
     return 0
 
 

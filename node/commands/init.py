@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
+from shoal.node.declared import toml_text
 from shoal.node.home import Home
-from shoal.node.layers import template, toml_text
+from shoal.node.settings_page import template
 from shoal.protocol.errors import EnvironmentFault
 from shoal.protocol.identity import Identity
 

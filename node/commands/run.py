@@ -69,21 +69,19 @@ def run(
         "bridge": bridge,
     }
     from shoal.node.home import Home
-    from shoal.node.layers import load
-    from shoal.node.options import check
+    from shoal.node.layers import checked, load
 
     place = Home.find(home)
     place.require_identity()
-    layered = load(place.config, os.environ, flags_of(groups))
-    check(layered.config)
+    config = checked(load(place.config, os.environ, flags_of(groups)))
     from shoal.node.launch import run_node
 
-    return run_node(place, layered.config)
+    return run_node(place, config)
 
 
 def flags_of(groups: dict[str, Any]) -> dict[str, Any]:
     """Return the flags that were given, by their path in config.toml."""
-    from shoal.node.layers import options
+    from shoal.node.declared import options
 
     given = [option for option in options() if option.flag in _given]
     return {o.path: groups[""][o.name] if o.group == "" else getattr(groups[o.group], o.name) for o in given}

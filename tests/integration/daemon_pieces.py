@@ -21,7 +21,7 @@ SMALL = {
     "mixing.external": 2,
     "mixing.group_size": 4,
     "mixing.tasks_per_node": 2,
-    "health.health_port": 0,
+    "health.port": 0,
     "life.checkpoint_every": 2,
 }
 PATIENCE = 120.0  # seconds; a busy machine is slow, and a test that waits is not a test that measures
