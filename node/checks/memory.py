@@ -11,7 +11,7 @@ from shoal.node.checks.finding import Finding
 from shoal.protocol.errors import EnvironmentFault
 
 GIB = 2**30
-RUNTIME_BYTES = 1.5 * GIB  # libraries, transport daemon and one verifier, as measured on a CPU build
+RUNTIME_BYTES = 1.5 * GIB  # libraries (.4 to .7 GiB), transport daemon (.1), a verifier (.3), and some room
 BYTES_A_PARAMETER = 4 + 4 + 8  # float32 weights, gradients, AdamW's two moments
 ENGINE_BYTES = 4  # the engine's fused copy
 PROMPT_TOKENS, ANSWER_TOKENS = 256, 256  # where the tasks are not known
@@ -87,7 +87,11 @@ def _table(content: bytes) -> dict[str, Any]:
 
 
 def needed(shape: Shape, rows: int, answer_tokens: int | None) -> dict[str, float]:
-    """Return the bytes that training takes, by what for; caches and activations are estimates, never both at once."""
+    """Return the bytes that training takes, by what for; caches and activations are never there at once.
+
+    Against the peak of a second step on a CPU (micro-batches of 2,048 tokens) the sum was 1 % under for a Llama of 50 M
+    parameters and 11 % over for one of 135 M.
+    """
     columns = PROMPT_TOKENS + (answer_tokens or ANSWER_TOKENS)
     rows = min(rows, ROWS_AT_ONCE)
     cache = 2.0 * shape.layers * shape.kv_width * rows * columns * 4 + 2.0 * rows * shape.vocabulary * 4

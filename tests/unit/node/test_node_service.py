@@ -130,16 +130,22 @@ def test_a_path_cannot_add_a_line(word: str) -> None:
 
 
 @pytest.mark.parametrize("home", ["/srv/node", "/srv/my node 100% $HOME", "/var/lib/shoal"])
-@pytest.mark.parametrize("gpu", [False, True])
-def test_systemd_takes_it(tmp_path: Path, home: str, gpu: bool) -> None:
-    text = unit(Installation(shoal_command(), Path(home), "daemon", gpu))
+@pytest.mark.parametrize(("user", "gpu"), [("daemon", False), ("daemon", True), (None, False)])
+def test_systemd_takes_it(tmp_path: Path, home: str, user: str | None, gpu: bool) -> None:
+    text = unit(Installation(shoal_command(), Path(home), user, gpu))
     verify = shutil.which("systemd-analyze")
     if verify is None:  # the rest of this file has parsed it
         return
     path = tmp_path / "shoal.service"
     path.write_text(text)
+    manager = "--system" if user else "--user"
     done = subprocess.run(
-        [verify, "verify", "--man=no", str(path)], capture_output=True, text=True, timeout=60, check=False
+        [verify, manager, "verify", "--man=no", str(path)],
+        env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     about_us = [line for line in done.stderr.splitlines() if "shoal" in line]
     assert done.returncode == 0, done.stderr
