@@ -62,6 +62,9 @@ def test_every_pass_is_made_again_bit_by_bit(whole: Path) -> None:
     replays = replay_all(whole)
     assert [replay.outcome for replay in replays] == ["equal"] * 4
     assert sum(replay.done.peer_sets for replay in replays) > 3, "no peer's set was mixed: the test shows nothing"
+    own = [rollout for replay in replays for rollout in replay.rollouts if rollout.record.own]
+    assert len(own) == 16
+    assert all({"signature", "payload", "texts"} <= {one.what for one in rollout.findings.all} for rollout in own)
     names = {finding.what for replay in replays for finding in replay.findings.all}
     assert {"inputs", "advantages", "selection"} <= names
     assert not [finding for replay in replays for finding in replay.findings.having("gone")]
@@ -70,6 +73,12 @@ def test_every_pass_is_made_again_bit_by_bit(whole: Path) -> None:
 def test_joined_rows_are_made_again_too(tmp_path: Path) -> None:
     results = record_swarm(tmp_path, with_mixing(mix="joined", baseline="mixed"), rounds=3)
     assert any(row.source for result in results for row in result.mixed.rows), "nothing joined: the test shows nothing"
+    assert {replay.outcome for replay in replay_all(tmp_path)} == {"equal"}
+
+
+def test_the_cap_on_operators_is_made_again_too(tmp_path: Path) -> None:
+    results = record_swarm(tmp_path, with_mixing(local=4, peer_rows="all"), rounds=2)
+    assert any(weight != 1 for result in results for weight in result.report.weights), "nothing was capped"
     assert {replay.outcome for replay in replay_all(tmp_path)} == {"equal"}
 
 

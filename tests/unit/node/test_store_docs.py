@@ -20,7 +20,7 @@ def test_every_table_and_every_column_of_passes_and_rollouts_is_explained(tmp_pa
     for table in ("passes", "rollouts"):
         names |= {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
     explained = set(re.findall(r"`(\w+)`", PAGE)) | set(re.findall(r"^### (\w+):", PAGE, re.MULTILINE))
-    assert names - explained == {"id"} - explained
+    assert names <= explained, names - explained
 
 
 @pytest.mark.parametrize("query", QUERIES)
