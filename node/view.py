@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypedDict
 
 Mode = Literal["train", "rollouts_only", "observe", "bootstrap_only"]
-Phase = Literal[
-    "starting", "waiting_for_genesis", "waiting", "sampling", "gathering", "updating", "paused", "draining"
-]
+Phase = Literal["starting", "waiting_for_genesis", "waiting", "sampling", "gathering", "updating", "paused", "draining"]
 
 PHASES: tuple[str, ...] = (
     "starting",
