@@ -39,7 +39,8 @@ class Mixing:
     baseline: Literal["local", "mixed"] = "local"
     """What joined rows are measured against: own rows only, or own and peers' rows."""
     shared_prompts: int | None = None
-    """Prompts a round that the whole swarm samples alike (all of them when joined, else none)."""
+    """Prompts a round that the whole swarm samples alike. When left out: all of them when joined, and for `run` in an
+    open swarm, where peers learn from shared prompts only; else none."""
 
     @property
     def sampled(self) -> int:

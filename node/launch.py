@@ -21,7 +21,7 @@ def run_node(home: Home, config: RunConfig) -> int:
     Raises UsageError when another process runs on this home or a port is taken, EnvironmentFault for what is missing.
     """
     with home.lock():
-        set_up(home.log)
+        set_up(home.log, config.life.log_level)
         revisions = open_swarm(config.swarm, home)
         parts = put_together(home, config, revisions)
         through_root()

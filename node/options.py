@@ -1,5 +1,6 @@
 """What `shoal run` can be told. Each class is a table of config.toml and a group of flags; its docs are help texts."""
 
+import ipaddress
 import math
 import re
 from dataclasses import dataclass, field
@@ -10,8 +11,10 @@ from cyclopts import Parameter
 from shoal.defenses.config import DefenseConfig
 from shoal.node.bridge.options import BridgeOptions, check_bridge
 from shoal.node.config import Learning, Mixing, check_learning, check_mixing, require
+from shoal.node.log import Level
+from shoal.protocol.errors import UsageError
 
-MULTIADDR = re.compile(r"/(ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s]+(/[^/\s]+)*")
+DEVICE = re.compile(r"cpu|mps|(cuda|xpu)(:\d{1,3})?")
 MODES = ("bootstrap_only", "rollouts_only", "observe")
 
 
@@ -66,6 +69,8 @@ class LifeOptions:
     """Threads for tensor arithmetic."""
     until_round: int | None = None
     """Round at which to stop (never when left out)."""
+    log_level: Level = "info"
+    """Least weight of a line that is logged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,29 +98,60 @@ def check(config: RunConfig) -> None:
     chosen = [mode for mode in MODES if getattr(config, mode)]
     flags = " and ".join("--" + mode.replace("_", "-") for mode in chosen)
     require(len(chosen) < 2, f"{flags} exclude each other: give one of them, or none to train")
+    if config.swarm is not None:
+        _check_swarm(config.swarm)
     check_mixing(config.mixing, config.learning.minibatches, peers=True)
     check_learning(config.learning)
+    device = config.learning.device
+    require(DEVICE.fullmatch(device) is not None, f"--device {device!r}: give cpu, cuda, or cuda:N with its number")
     _check_network(config.network, config.health)
     _check_life(config.life)
     check_bridge(config.bridge)
 
 
+def _check_swarm(source: str) -> None:
+    from shoal.node.sources import check_source
+
+    try:
+        check_source(source)
+    except UsageError as error:
+        raise UsageError(f"--swarm {error}") from error
+
+
 def _check_network(network: NetworkOptions, health: HealthOptions) -> None:
+    require(_is_ip(network.host), f"--host {network.host!r}: give an IP address of this machine, or 0.0.0.0 for all")
     require(1 <= network.port <= 65535, f"--port {network.port}: a port lies between 1 and 65535")
+    require(health.health_host.strip() != "", "--health-host is empty: give 127.0.0.1, or --health-port 0 for none")
     require(0 <= health.health_port <= 65535, f"--health-port {health.health_port}: a port lies between 0 and 65535")
     require(network.port != health.health_port, f"--port and --health-port are both {network.port}: give another one")
+    _check_addresses(network)
+
+
+def _check_addresses(network: NetworkOptions) -> None:
+    if not network.bootstrap and not network.announce:
+        return
+    from shoal.protocol.libp2p.addresses import parse, split
+
     for address in network.bootstrap:
-        _check_address("--bootstrap", address)
-        require("/p2p/" in address, f"--bootstrap {address}: the peer id is missing: /ip4/HOST/tcp/PORT/p2p/ID")
+        try:
+            split(address)
+        except UsageError as error:
+            raise UsageError(f"--bootstrap {error}") from error
     for address in network.announce:
-        _check_address("--announce", address)
+        parsed = parse(address)
+        require(
+            parsed is not None and not parsed.unspecified,
+            f"--announce {address!r}: not an address such as /ip4/203.0.113.7/tcp/47700 (or ip6, dns4, dns6; "
+            "udp/PORT/quic-v1), without a peer id",
+        )
 
 
-def _check_address(option: str, address: str) -> None:
-    require(
-        MULTIADDR.fullmatch(address) is not None,
-        f"{option} {address!r}: not a multiaddr such as /ip4/203.0.113.7/tcp/47700",
-    )
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text  # a zone of IPv6 is no part of an address that others could use
 
 
 def _check_life(life: LifeOptions) -> None:

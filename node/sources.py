@@ -53,6 +53,14 @@ def link_of(manifest: Manifest) -> Link | None:
     return Link(manifest.swarm_id, tuple(manifest.bootstraps)) if manifest.bootstraps else None
 
 
+def check_source(source: str) -> None:
+    """Raise UsageError for what can name no manifest, by its form alone: nothing is looked up."""
+    if is_link(source):
+        parse_link(source)
+    elif not source.strip() or ("://" in source and not is_url(source)):
+        raise UsageError(f"{source[:120]!r}: give a file, an http:// or https:// address, or a shoal:// link")
+
+
 def read_manifest(source: str) -> Manifest:
     """Return the verified manifest at a FILE, an http(s) URL or a shoal:// link. Call it outside of an event loop.
 
@@ -64,8 +72,7 @@ def read_manifest(source: str) -> Manifest:
         if manifest.swarm_id != link.swarm_id:
             raise UsageError(f"{source}: the answer is the manifest of another swarm, {manifest.swarm_id.hex()}")
         return manifest
-    if "://" in source and not is_url(source):
-        raise UsageError(f"{source[:120]!r}: give a file, an http:// or https:// address, or a shoal:// link")
+    check_source(source)
     return read_text(asyncio.run(_from_web(source)) if is_url(source) else _from_file(Path(source)), source)
 
 

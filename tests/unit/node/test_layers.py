@@ -8,7 +8,7 @@ import pytest
 from shoal.node import layers, settings_page
 from shoal.node.config import Mixing
 from shoal.node.declared import options, toml_text
-from shoal.node.options import RunConfig, check
+from shoal.node.options import RunConfig
 from shoal.protocol.errors import UsageError
 
 
@@ -186,36 +186,6 @@ def test_the_file_that_init_writes_means_the_defaults_and_so_it_does_when_every_
     assert layered.config == RunConfig()
     in_file = {path for path, origin in layered.origins.items() if origin != "default"}
     assert in_file == {option.path for option in options() if option.default is not None}
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ({"observe": True, "rollouts_only": True}, "--rollouts-only and --observe exclude each other"),
-        ({"learning.minibatches": 3}, "do not divide into --minibatches 3"),
-        ({"network.port": 0}, "--port 0"),
-        ({"network.port": 5, "health.port": 5}, "both 5"),
-        ({"network.bootstrap": ("127.0.0.1:5",)}, "not a multiaddr"),
-        ({"network.bootstrap": ("/ip4/127.0.0.1/tcp/5",)}, "the peer id is missing"),
-        ({"network.announce": ("tcp/5",)}, "--announce"),
-        ({"life.failures": 0}, "--failures 0"),
-        ({"life.threads": 1000}, "--threads 1000"),
-        ({"life.wait_fraction": float("nan")}, "--wait-fraction nan"),
-        ({"life.until_round": -1}, "--until-round -1"),
-        ({"life.defenses_off": ("tex",)}, "unknown defence layer 'tex'"),
-        ({"learning.lr": 0.0}, "--lr 0.0"),
-        ({"bridge.read": True}, "bridge"),
-    ],
-)
-def test_settings_are_checked_whole_before_anything_is_loaded(tmp_path: Path, flags: dict, expected: str) -> None:
-    """Failure 9."""
-    config = layers.load(tmp_path / "none.toml", {}, flags).config
-    with pytest.raises(UsageError, match=expected):
-        check(config)
-
-
-def test_the_defaults_are_good() -> None:
-    check(RunConfig())
 
 
 def test_the_page_of_settings_is_not_stale() -> None:
