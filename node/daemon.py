@@ -185,6 +185,8 @@ class Daemon:
     async def _close(self) -> None:
         await self.server.close()
         await self.parts.transport.close()
+        if self.parts.learner and self.parts.learner.bridge:
+            await self.parts.learner.bridge.close()
         self.parts.close()
 
     # -- work beside the training -------------------------------------------------------------------------------------
@@ -197,6 +199,8 @@ class Daemon:
         }
         if self.parts.learner and self.ledger:
             services |= {"intake": self.parts.learner.node.organs.gatherer.intake, "ledger": self.ledger.run}
+            if self.parts.learner.bridge:
+                services["bridge"] = self.parts.learner.bridge.run
         return services
 
     async def _tick(self) -> None:

@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.defenses.reputation import key_subject
+from shoal.node.bridge.assemble import PURPOSE as BRIDGE_PURPOSE
+from shoal.node.bridge.assemble import put_bridge
+from shoal.node.bridge.feed import Bridge
 from shoal.node.compute import ThreadCompute
 from shoal.node.datasets import data_folder, local_specs
 from shoal.node.events import RoundResult
@@ -42,6 +45,7 @@ class Learner:
     recorder: Recorder
     grader: Grader
     compute: ThreadCompute
+    bridge: Bridge | None = None
 
     def take_up_position(self, restored: int) -> None:
         """Go on behind everything that was ever published, whatever checkpoint was found.
@@ -228,7 +232,11 @@ def _learner(parts: Parts) -> Learner:
     conduct = Conduct(config.learning, habits, defenses_without(config.life.defenses_off), seed)
     node = wire(surroundings, conduct, policy, _not_recorded)
     recorder = Recorder(store, blobs, node, str(model_folder(config.learning.model)), config.learning.chat_template)
-    return Learner(node, store, recorder, grader, compute)
+    bridge = None
+    if config.bridge.enabled:
+        seed = parts.identity.derive(BRIDGE_PURPOSE)
+        bridge = put_bridge(node, config.bridge, seed, home.path)
+    return Learner(node, store, recorder, grader, compute, bridge)
 
 
 def _not_recorded(result: RoundResult) -> None:
