@@ -109,9 +109,13 @@ class BlobStore:
                 yield bytes.fromhex(entry.name)
 
     def sizes(self) -> dict[str, float]:
-        """Return the space that is used and allowed, and how many blobs were evicted, damaged or too large so far."""
+        """Return the space that is used and allowed, and how many blobs were evicted, damaged or too large so far.
+
+        It never waits: the used space is left out until the first blob was put, which counts it.
+        """
+        used = {} if self._used is None else {"blobs_bytes": float(self._used)}
         lost = {f"{reason}_blobs": float(self.counters[reason]) for reason in ("evicted", "damaged", "too_large")}
-        return {"blobs_bytes": self.used_bytes, "blobs_max_bytes": self.max_bytes} | lost
+        return used | {"blobs_max_bytes": float(self.max_bytes)} | lost
 
     def _count(self) -> int:
         """Return the used space; the first time, also clear away what an earlier process left half written."""

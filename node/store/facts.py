@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.verdict import Verdict
 from shoal.node.events import RoundResult, mean_reward
@@ -73,7 +74,7 @@ def own_records(result: RoundResult, notes: PassNotes, key: bytes) -> list[Rollo
 
 
 def peer_records(result: RoundResult, notes: PassNotes) -> list[RolloutRecord]:
-    """Return one record for each rollout that was fetched, in the order of fetching.
+    """Return one record for each rollout that was fetched, in the order of fetching, then those of the unsigned lane.
 
     Raises ValueError for a set of a peer that nobody took note of: its blob would be missing.
     """
@@ -83,6 +84,8 @@ def peer_records(result: RoundResult, notes: PassNotes) -> list[RolloutRecord]:
         _peer(fetched, result.round, places.get(id(fetched.peer)), used.get(id(fetched.peer), NOT_USED))
         for fetched in notes.came
     ]
+    unsigned = [peer for peer in result.peers if not isinstance(peer.pointer, Pointer)]
+    records += [_unsigned(peer, result.round, places[id(peer)], used.get(id(peer), NOT_USED)) for peer in unsigned]
     if len(places) != sum(record.place is not None for record in records):
         raise ValueError("a peer's set has no note of its fetching: the witness is not attached to the gatherer")
     return records
@@ -149,6 +152,33 @@ def _peer(fetched: Fetched, round: int, place: int | None, used: Used) -> Rollou
         layer=verdict[1],
         reason=verdict[2],
         rows=_rows(fetched.screened, fetched.peer),
+        used_rows=len(used.rows),
+        trained_rows=used.trained,
+    )
+
+
+def _unsigned(peer: PeerSet, round: int, place: int, used: Used) -> RolloutRecord:
+    """Return the record of a set of the unsigned lane: there is no announcement, and no blob is kept."""
+    source = peer.pointer
+    return RolloutRecord(
+        own=False,
+        place=place,
+        announcement=None,
+        digest=None,
+        bytes=0,
+        key=source.key,
+        operator=source.operator,
+        round=source.round,
+        policy_version=source.policy_version,
+        sequence=None,
+        received_round=source.received_round,
+        arrival=None,
+        age=used.rows[0].age if used.rows else round - source.round,
+        lag=used.rows[0].lag if used.rows else None,
+        action="accept",
+        layer="",
+        reason="",
+        rows=tuple(RowRecord("accept", reward=_reward(one.reward), weight=one.weight) for one in peer.completions),
         used_rows=len(used.rows),
         trained_rows=used.trained,
     )

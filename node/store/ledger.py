@@ -102,7 +102,7 @@ class Store:
             pass_id = insert_pass(self._connection, done, facts.counts)
             for rollout in facts.rollouts:
                 insert_rollout(self._connection, pass_id, rollout)
-                if not rollout.own:
+                if not rollout.own and rollout.announcement is not None:  # the unsigned lane proves no key
                     meet_peer(self._connection, rollout, done)
             forgotten = prune(self._connection, done.round - self.keep_rounds)
         if forgotten:

@@ -326,4 +326,6 @@ def test_a_store_and_its_blobs_are_what_a_node_needs(tmp_path: Path) -> None:
     """The names that the daemon uses."""
     store, blobs = Store(tmp_path / "shoal.db"), BlobStore(tmp_path / "blobs", 1 << 20)
     assert set(store.sizes()) == {"ledger_bytes"}
+    assert "blobs_bytes" not in blobs.sizes(), "a look at the status counts no files"
+    blobs.put(b"one")
     assert {"blobs_bytes", "blobs_max_bytes", "evicted_blobs", "damaged_blobs"} <= set(blobs.sizes())
