@@ -92,6 +92,9 @@ def replay_own(bench: Bench, record: RolloutRecord, sampled: SampledSet | None) 
 def replay_peer(bench: Bench, record: RolloutRecord) -> RolloutReplay:
     """Check a peer's rollout: signature, payload, operator, verdict and local rewards."""
     replay = RolloutReplay(record)
+    if record.announcement is None:
+        replay.findings.note("payload", "gone", "unsigned", "nothing is kept of the bridge's sets")
+        return replay
     opened = _open(bench, record, replay.findings)
     if opened is None:
         return replay

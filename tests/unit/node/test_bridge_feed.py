@@ -3,11 +3,12 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from bridge_pieces import RoundsInMemory, entry, malformed_values, packed, peer, value_of
 from live_node import MIXING, ROUND_SECONDS, live_node
-from node_pieces import identity
+from node_pieces import identity, own_set
 
 from shoal.node.bridge.feed import Bridge, Organs
 from shoal.node.bridge.holder import Entry
@@ -18,9 +19,18 @@ from shoal.node.bridge.wire import batch_id, decode_value
 from shoal.node.compute import InlineCompute
 from shoal.node.events import RoundResult
 from shoal.node.loop import Node
+from shoal.node.replay import Replayer
+from shoal.node.sets import OwnSet
+from shoal.node.stopwatch import Stopwatch
+from shoal.node.store.blobs import BlobStore
+from shoal.node.store.ledger import Store
+from shoal.node.store.reader import LedgerReader
+from shoal.node.store.recorder import Recorder
+from shoal.node.witness import PassNotes
 from shoal.protocol.memory import MemoryNetwork
 from shoal.protocol.prompts import SHARED
 from shoal.protocol.virtual import VirtualTimeLoop
+from shoal.trainer.model import DEFAULT_MODEL
 from shoal.trainer.tasks.base import Prompt
 
 G = MIXING.group_size
@@ -54,6 +64,15 @@ class Place:
         right = str(self.prompt(slot).answer)
         return entry(number, value_of({self.prompt(slot).text: [right, *["wrong"] * (G - 1)]}))
 
+    def sampled(self, rewards: list[float]) -> None:
+        """Let the node's own sampling bring forth sets with these rewards from now on."""
+
+        async def sample(round: int, watch: Stopwatch) -> list[OwnSet]:
+            policy = self.node.organs.trainer.policy
+            return [own_set(policy, self.prompt(slot), ["a", "b", "c", "d"], rewards) for slot in (1, 2)]
+
+        self.node.sample = sample  # type: ignore[method-assign]
+
     async def one_pass(self) -> RoundResult:
         await self.node.one_pass(self.node.organs.clock.round())
         return self.results[-1]
@@ -74,6 +93,7 @@ def live(work: Callable[[Place], Awaitable[Any]], **options: Any) -> Any:
 
 def test_a_set_of_the_other_client_is_trained_on_with_the_own_reward() -> None:
     async def work(place: Place) -> None:
+        place.sampled([1.0, 0.0, 0.0, 0.0])
         place.network.put(3, [place.honest(1)])
         await place.bridge.fetch()
         result = await place.one_pass()
@@ -84,6 +104,23 @@ def test_a_set_of_the_other_client_is_trained_on_with_the_own_reward() -> None:
         assert len(rows) == G
         assert {(row.age, row.lag) for row in rows} == {(0, 0)}
         assert result.report.counts["trained_peer_rows"] == 1, "only positive rows of peers train"
+        report = result.report
+        rows = zip(report.advantages, report.weights, report.trained, result.mixed.rows, strict=True)
+        masses = [(abs(advantage) * weight * trains, row.own) for advantage, weight, trains, row in rows]
+        own, lane = (sum(mass for mass, is_own in masses if is_own == which) for which in (True, False))
+        assert 0.0 < lane <= 0.125 * own * MIXING.external / MIXING.local
+
+    live(work, bridge_share=0.125)
+
+
+def test_an_update_that_has_nothing_else_is_not_made_of_unsigned_rows() -> None:
+    async def work(place: Place) -> None:
+        place.sampled([0.0] * 4)
+        place.network.put(3, [place.honest(1)])
+        await place.bridge.fetch()
+        result = await place.one_pass()
+        assert len(result.peers) == 1
+        assert not result.report.signal
 
     live(work)
 
@@ -267,6 +304,32 @@ def test_it_runs_beside_the_node_and_closes() -> None:
         assert sum(len(result.peers) for result in place.results) == 1
 
     live(work)
+
+
+def test_the_ledger_names_sets_of_the_lane_and_no_peer_of_theirs(tmp_path: Path) -> None:
+    store, blobs = Store(tmp_path / "shoal.db"), BlobStore(tmp_path / "blobs", 2**20)
+
+    async def work(place: Place) -> None:
+        node, notes = place.node, PassNotes()
+        node.organs.gatherer.witness = node.organs.publisher.witness = notes
+        place.sampled([1.0, 0.0, 0.0, 0.0])
+        place.network.put(0, [place.honest(1)])
+        await place.bridge.fetch()
+        result = await place.one_pass()
+        Recorder(store, blobs, node, str(DEFAULT_MODEL)).record_pass(result, notes)
+
+    live(work)
+    with LedgerReader(tmp_path / "shoal.db") as ledger, Replayer(ledger, tmp_path / "blobs") as replayer:
+        [done] = ledger.passes(10)
+        [record] = [rollout for rollout in ledger.rollouts(done.id) if not rollout.own]
+        assert (record.operator, record.announcement, record.digest, record.place) == ("bridge", None, None, 0)
+        assert [row.reward for row in record.rows] == [1.0, 0.0, 0.0, 0.0]
+        assert (record.used_rows, record.trained_rows) == (G, 1)
+        assert ledger.peers() == [], "nobody proved a key"
+        [lane] = [one for one in replayer.replay(done).rollouts if one.record.operator == "bridge"]
+        assert [finding.state for finding in lane.findings.all] == ["gone"]
+        assert lane.remade is None
+    store.close()
 
 
 def test_a_node_without_a_bridge_has_an_empty_lane() -> None:
