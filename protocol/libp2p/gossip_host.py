@@ -49,7 +49,8 @@ class OneWaySwarm(Swarm):
         return connections
 
     def _schedule_auto_connect(self) -> None:
-        """Nothing: whom to dial is the transport's affair."""
+        """Dial nobody, that is the transport's affair; forget the disconnection, which the library notes for ever."""
+        self.auto_connector.clear_all_cooldowns()
 
     async def _do_handle_inbound_connection(
         self,

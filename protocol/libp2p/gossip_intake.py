@@ -38,6 +38,7 @@ OUTBOUND_QUEUE = 512  # RPCs for one peer; the library's 32 lose a burst without
 SEEN_PAYLOADS = 16_384
 MAX_CONTROL = 2_048  # entries in the control part of one RPC
 MAX_TOPIC = 64  # characters
+MAX_BACKOFF = 300  # seconds that a peer may ask to be left alone
 TOPICS_PER_PEER = 64  # three epochs of 16 shards
 RATE, BURST = 100.0, 400.0  # what one forwarder may cost: a second, at once; 1 is a message to be verified
 PAUSE = 0.5  # seconds without reading from a forwarder over budget; 5 s of it would break its stream
@@ -136,6 +137,12 @@ class GuardedPubsub(Pubsub):
         finally:
             self._opening.discard(peer_id)
 
+    def _handle_dead_peer(self, peer_id: ID) -> None:
+        """Forget a peer whose stream is gone; the library keeps the score of one that it never added."""
+        super()._handle_dead_peer(peer_id)
+        if not self._peer_is_connected(peer_id):
+            self._gossip.forget(peer_id)
+
     async def handle_sending_messages(self, peer_id: ID, stream: INetStream, queue: RpcQueue) -> None:
         """Send what is queued for a peer, from a queue that holds a burst."""
         cast(Any, queue)._queue.max_size = OUTBOUND_QUEUE
@@ -199,7 +206,11 @@ class GuardedPubsub(Pubsub):
             ihave=[entry for entry in control.ihave if entry.topicID in topics],
             iwant=control.iwant,
             graft=[entry for entry in control.graft if entry.topicID in topics],
-            prune=[entry for entry in control.prune if entry.topicID in topics],
+            prune=[
+                rpc_pb2.ControlPrune(topicID=entry.topicID, backoff=min(entry.backoff, MAX_BACKOFF))
+                for entry in control.prune  # without the peers that it names
+                if entry.topicID in topics
+            ],
         )
         ids = sum(len(entry.messageIDs) for entry in [*kept.ihave, *kept.iwant])
         if ids + len(kept.graft) + len(kept.prune) + len(kept.iwant) > MAX_CONTROL:

@@ -7,6 +7,8 @@ Import this module only with the protobuf cure of `imports` in force.
 from __future__ import annotations
 
 import math
+import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from libp2p.custom_types import TProtocol
@@ -77,6 +79,21 @@ class Router(GossipSub):
         """Answer a request, each message once: repeated ids would turn one small request into megabytes."""
         ids = list(dict.fromkeys(iwant_msg.messageIDs))[:MAX_IWANT]
         await super().handle_iwant(rpc_pb2.ControlIWant(messageIDs=ids), sender_peer_id)
+
+    def mesh_heartbeat(self) -> tuple[defaultdict[ID, list[str]], defaultdict[ID, list[str]]]:
+        """Each heartbeat, first drop what the library keeps for ever: a time for each message, and old back-offs."""
+        self.recent_message_deliveries.clear()
+        now = time.time()
+        waiting = {
+            topic: {peer: end for peer, end in ends.items() if end > now} for topic, ends in self.back_off.items()
+        }
+        self.back_off = {topic: ends for topic, ends in waiting.items() if ends}
+        return super().mesh_heartbeat()
+
+    def forget(self, peer_id: ID) -> None:
+        """Drop the score of a peer that is gone and may never have been added."""
+        if self.scorer is not None:
+            self.scorer.remove_peer(peer_id)
 
     def blame(self, peer_id: ID, topic: str) -> None:
         """Score a forwarder down for a message that it should have dropped."""

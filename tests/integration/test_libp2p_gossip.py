@@ -400,10 +400,13 @@ def test_addresses_that_strangers_name_are_not_dialled():
         address = Multiaddr(f"/ip4/127.0.0.1/tcp/{trap.sockets[0].getsockname()[1]}")
 
         async def lure(host, write):
-            record = seal_record(PeerRecord(host.get_id(), [address]), host.get_private_key()).marshal_envelope()
-            peers = [rpc_pb2.PeerInfo(peerID=host.get_id().to_bytes(), signedPeerRecord=record)]
+            def lives_there(who) -> bytes:
+                return seal_record(PeerRecord(who.get_id(), [address]), who.get_private_key()).marshal_envelope()
+
+            another = gossip_host.make_host(bytes(32), print)
+            peers = [rpc_pb2.PeerInfo(peerID=another.get_id().to_bytes(), signedPeerRecord=lives_there(another))]
             prune = rpc_pb2.ControlPrune(topicID=TOPIC, peers=peers)
-            await write(rpc_pb2.RPC(senderRecord=record, control=rpc_pb2.ControlMessage(prune=[prune])))
+            await write(rpc_pb2.RPC(senderRecord=lives_there(host), control=rpc_pb2.ControlMessage(prune=[prune])))
             await write(rpc_pb2.RPC(publish=[envelope(host, b"lured")]))
 
         async with stranger(victim, lure):
@@ -421,10 +424,38 @@ def test_messages_outside_the_mesh_are_asked_for(monkeypatch: pytest.MonkeyPatch
     a, b = Node(1), Node(2)
 
     async def scenario():
-        await spread(b"by hearsay", a, b)
-        assert b.heard == [b"by hearsay"]
+        await spread(b"replayed", a, b)  # b may have subscribed after it
+        for data in (b"by hearsay", b"and again"):  # a heartbeat each
+            await spread(data, a, b)
+        assert b.heard == [b"replayed", b"by hearsay", b"and again"]
 
     swarm(a, b, lines=[(0, 1)])(scenario)
+
+
+def test_an_answer_holds_each_message_once(monkeypatch: pytest.MonkeyPatch):
+    sent: list[rpc_pb2.RPC] = []
+    router = gossip_router.Router(print, list)
+    monkeypatch.setattr(router, "pubsub", object())
+    monkeypatch.setattr(router, "send_rpc", lambda peer, rpc: sent.append(rpc))
+    message = rpc_pb2.Message(data=b"d", from_id=b"f", seqno=b"s", topicIDs=[TOPIC])
+    router.mcache.put(message)
+    trio.run(router.handle_iwant, rpc_pb2.ControlIWant(messageIDs=[b"fs", b"unknown"] * 200), ID(b"asker"))
+    assert [list(rpc.publish) for rpc in sent] == [[message]]
+
+
+def test_who_subscribes_again_and_again_gets_one_replay(monkeypatch: pytest.MonkeyPatch):
+    replays: list[tuple[ID, str]] = []
+
+    async def replay(self: object, peer: ID, topic: str) -> None:
+        replays.append((peer, topic))
+
+    monkeypatch.setattr(gossip_router.GossipSub, "send_recent_messages", replay)
+    router = gossip_router.Router(print, list)
+    for peer in (b"one", b"one", b"two"):
+        trio.run(router.send_recent_messages, ID(peer), TOPIC)
+    router.remove_peer(ID(b"one"))
+    trio.run(router.send_recent_messages, ID(b"one"), TOPIC)
+    assert replays == [(ID(peer), TOPIC) for peer in (b"one", b"two", b"one")]
 
 
 def test_topics_rotate():

@@ -214,6 +214,8 @@ def test_tunnels_are_bounded_where_they_arrive(monkeypatch: pytest.MonkeyPatch):
             writer.write(b"!")
             assert await reader.readexactly(1) == b"!"  # what has ended counts no longer
 
+    asyncio.run(scenario())
+
 
 def test_all_peers_together_are_bounded_where_they_arrive(monkeypatch: pytest.MonkeyPatch):
     async def scenario():
@@ -343,10 +345,17 @@ def test_closing_ends_all_tunnels_of_a_side(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tunnel, "LINGER_SECONDS", 0.1)
 
     async def scenario():
-        async with ends(echo) as both:
+        hung_up = asyncio.Event()
+
+        async def wait_for_the_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            hung_up.set()
+
+        async with ends(wait_for_the_end) as both:
             reader, _ = await both.dial()
             await until(lambda: both.open == (1, 1))
             await both.server.close()
+            await hung_up.wait()
             assert await reader.read(1) == b""
             await until(lambda: both.open == (0, 0))
 
