@@ -3,9 +3,9 @@
     /shoal/blob/1    ask: digest (32)                                    answer: length (8), then the blob
     /shoal/ask/1     ask: swarm id (32), length (1), name in ASCII       answer: length (8), then the document
 
-Lengths are big-endian; NOT_FOUND and BUSY stand in place of one. The answer is written in chunks of 256 KiB, each within
-a deadline, so a reader that stalls loses its place; and it is read with a deadline for each chunk and for the whole,
-never beyond the limit, so a sender that stalls, drips or floods costs no more than that.
+Lengths are big-endian; NOT_FOUND and BUSY stand in place of one. The answer is written in chunks of 256 KiB, each
+within a deadline, so a reader that stalls loses its place; and it is read with a deadline for each chunk and for the
+whole, never beyond the limit, so a sender that stalls, drips or floods costs no more than that.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ NOT_FOUND, BUSY = 2**64 - 1, 2**64 - 2
 
 _NAME = re.compile(r"[a-z0-9./-]{1,64}")
 Count = Callable[[str], None]
+
+
+class Crowded(FetchFailed):
+    """No place for one more fetch, here or at the peer: a timeout that says nothing against the peer."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("timeout", detail)
 
 
 class Shelf:
@@ -155,7 +162,7 @@ class Client:
                 finally:
                     writer.close()
         except Busy:
-            raise FetchFailed("timeout", "too many fetches at once") from None
+            raise Crowded("too many fetches at once") from None
         except TimeoutError:
             raise FetchFailed("timeout", "no answer, or too slow a one") from None
         except (OSError, EOFError) as fault:
@@ -167,7 +174,7 @@ class Client:
         if length == NOT_FOUND:
             raise FetchFailed("not_found")
         if length == BUSY:
-            raise FetchFailed("timeout", "the peer serves too many already")
+            raise Crowded("the peer serves too many already")
         if length > limit:
             raise FetchFailed("too_large", f"{length} bytes, at most {limit} wanted")
         parts: list[bytes] = []

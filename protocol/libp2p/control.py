@@ -21,6 +21,7 @@ MAX_STREAMS = 512  # of peers, served at once by all handlers together
 MAX_STREAMS_PEER = 32
 HEAD_SECONDS = 10.0  # for p2pd to say whose stream it hands in
 _UNIX = bytes.fromhex("9003")  # multiaddr code 400; with the slash that the package multiaddr leaves out
+LINGER_SECONDS = 20.0
 SLACK = 2.0  # seconds beyond the deadline that p2pd itself was given
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -145,7 +146,7 @@ class Control:
             self._count("streams_broken")
         finally:
             self._serving.discard(task)
-            writer.close()
+            hang_up(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         info = self._messages.StreamInfo()
@@ -160,6 +161,12 @@ class Control:
             await handler(remote, reader, writer)
         finally:
             self._peers -= Counter([remote.peer_id])  # drops what falls to zero
+
+
+def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a stream once what was written to it is sent; a reader that never takes it does not keep it open."""
+    writer.close()
+    asyncio.get_running_loop().call_later(LINGER_SECONDS, writer.transport.abort)
 
 
 def _texts(addresses: Iterable[bytes]) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from shoal.protocol.identity import Identity
 from shoal.protocol.libp2p import imports
 from shoal.protocol.libp2p.dht_records import MAX_DATA, Seal
 from shoal.protocol.libp2p.keys import peer_bytes
 from shoal.protocol.libp2p.p2pd import MAX_MESSAGE
+from shoal.protocol.libp2p.place import Place
 
 RPC_SECONDS = 4.0  # for one answer of one node, relays included
 STORE_SECONDS = 20.0
@@ -31,9 +31,7 @@ class Dht:
         self._node, self._p2p, self._count = node, p2p, count
 
     @staticmethod
-    async def create(
-        control_path: str, swarm_id: bytes, identity: Identity, count: Callable[[str], None], earlier: Dht | None = None
-    ) -> Dht:
+    async def create(place: Place, control_path: str, earlier: Dht | None = None) -> Dht:
         """Join the running p2pd; what an `earlier` life of this node stored for others is taken over.
 
         Raises OSError when p2pd is gone.
@@ -41,13 +39,11 @@ class Dht:
         hivemind = await asyncio.to_thread(imports.hivemind)
         from shoal.protocol.libp2p.dht_guard import OwnedRecords, protocol_of
 
-        logging.getLogger("hivemind").setLevel(
-            logging.CRITICAL
-        )  # it writes lines for what peers do; here it is counted
+        logging.getLogger("hivemind").setLevel(logging.CRITICAL)  # it writes a line for whatever peers do
         folder = control_path.rpartition("/")[0]
         own = {
             "_UNIX_SOCKET_PREFIX": f"/unix{folder}/",
-            "dht_protocol": protocol_of(f"Shoal-{swarm_id[:8].hex()}", count),
+            "dht_protocol": protocol_of(f"Shoal-{place.swarm_id[:8].hex()}", place.count),
         }
         try:
             p2p = await type("P2P", (hivemind.P2P,), own).replicate(hivemind.Multiaddr(f"/unix{control_path}"))
@@ -60,13 +56,13 @@ class Dht:
                 cache_on_store=False,
                 cache_refresh_before_expiry=0,
                 reuse_get_requests=False,
-                record_validator=OwnedRecords(Seal(identity), count),
+                record_validator=OwnedRecords(Seal(place.identity), place.count),
             )
         except (EOFError, hivemind.DaemonError) as fault:
             raise ConnectionAbortedError("p2pd ended") from fault
         if earlier is not None:
             node.protocol.storage = earlier._node.protocol.storage
-        return Dht(node, p2p, count)
+        return Dht(node, p2p, place.count)
 
     @property
     def broken(self) -> bool:
@@ -88,7 +84,7 @@ class Dht:
         return True
 
     async def store(self, topic: str, owner: bytes, data: bytes, ttl: float) -> bool:
-        """Store this node's record under a topic for `ttl` seconds; True when somebody, or at least this node, has it."""
+        """Store this node's record under a topic for `ttl` seconds; True when somebody, if only this node, has it."""
         if len(data) > MAX_DATA:
             self._count("dropped_record_too_large")
             return False
@@ -101,8 +97,8 @@ class Dht:
         for start in range(0, len(topics), FIND_KEYS):
             part = topics[start : start + FIND_KEYS]
             work = self._node.get_many(part, sufficient_expiration_time=float("inf"), beam_size=BEAM)
-            for topic, entry in (await self._within(work, FIND_SECONDS) or {}).items():
-                owned = entry.value if entry is not None and isinstance(entry.value, dict) else {}
+            for topic, entry in cast("dict[str, Any]", await self._within(work, FIND_SECONDS) or {}).items():
+                owned = cast("dict[bytes, Any]", entry.value if entry is not None else {})
                 now = time.time()
                 found[topic] = {key: item.value for key, item in owned.items() if item.expiration_time > now}
         if len(self._node.blacklist.ban_counter) > SUSPECTS:

@@ -1,10 +1,13 @@
 """hivemind's DHT node with bounds on what peers can make it do; importing this loads hivemind.
 
-Each override answers something that the library lets any peer do: decode megabytes before judging them, fill memory with
-keys, records or routing entries, ask for replies that are too long to be sent (the asker then waits for ever), or raise in
-a task that nobody awaits. The subclass's name is part of its RPC names, so another swarm's nodes are no members of this
-DHT even when they are connected.
+Each override answers something that the library lets any peer do: decode megabytes before judging them, fill memory
+with keys, records or routing entries, ask for replies that are too long to be sent (the asker then waits for ever), or
+raise in a task that nobody awaits. The subclass's name is part of its RPC names, so another swarm's nodes are no
+members of this DHT even when they are connected.
 """
+
+# hivemind ships no types, and super() of an untyped class is unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 

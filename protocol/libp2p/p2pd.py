@@ -1,8 +1,8 @@
 """The process of p2pd, hivemind's go-libp2p daemon: started, watched for its end, and never left behind.
 
 hivemind's own way of starting it lacks three things. The daemon must die with this process even when it is frozen; a
-Ctrl-C in the terminal must not reach it while this process still drains; and the private key must not lie on the disk. So
-it is started here, in a session of its own, under the kernel's death signal, with the key in a pipe.
+Ctrl-C in the terminal must not reach it while this process still drains; and the private key must not lie on the disk.
+So it is started here, in a session of its own, under the kernel's death signal, with the key in a pipe.
 """
 
 from __future__ import annotations
@@ -68,6 +68,11 @@ class Daemon:
     def pid(self) -> int:
         """The process id; 0 when there is no process."""
         return self._process.pid if self._process is not None and self._process.poll() is None else 0
+
+    @property
+    def last_words(self) -> str:
+        """What it said last, in one line."""
+        return " / ".join(list(self.lines)[-3:])[:500] or "it said nothing"
 
     async def start(self, seconds: float) -> None:
         """Start p2pd and wait until it listens. Raises EnvironmentFault; then nothing is left behind."""
@@ -162,7 +167,7 @@ class Daemon:
             for wait in waits:
                 wait.cancel()
         if self.ended.is_set():
-            raise EnvironmentFault(f"the network daemon ended at once: {' / '.join(list(self.lines)[-3:])[:500]}")
+            raise EnvironmentFault(f"the network daemon ended at once: {self.last_words}")
 
 
 def find_p2pd() -> str:

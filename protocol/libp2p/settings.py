@@ -17,12 +17,12 @@ class Rhythm:
     look: float = 3.0  # between two looks at p2pd, and at what is due
     refresh: float = 120.0  # of the own record
     ttl: float = 300.0  # of a record
-    silent: float = 180.0  # without a sign of life, a peer counts as gone
     probe: float = 45.0  # without a sign of life, a connected peer is asked for one
     ping: float = 60.0  # of bootstraps, for ever: halves of a split swarm meet there
     first_retry: float = 2.0  # of a bootstrap or a peer that does not answer; doubled each time
     last_retry: float = 120.0
-    sweep: float = 10.0  # of some record keys; all of them at once while few peers are known
+    lonely: float = 10.0  # without any connection, no bootstrap waits longer than that
+    sweep: float = 10.0  # between two looks at some of the record keys
     reach: float = 300.0  # between two checks of whether this node can be reached
     connect: float = 10.0  # for a connection or a stream
     answer: float = 10.0  # for the first byte of an answer, and for each chunk

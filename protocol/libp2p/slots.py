@@ -28,7 +28,7 @@ class Slots:
 
     @asynccontextmanager
     async def place(self, peer: str) -> AsyncGenerator[None]:
-        """Hold a place. Raises Busy. One peer's waiting share is its share of the places, so it cannot fill the queue."""
+        """Hold a place. Raises Busy. A peer's share of the queue is its share of the places, so it cannot fill it."""
         await self._take(peer)
         try:
             yield

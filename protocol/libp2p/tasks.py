@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -12,6 +12,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._names: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -22,6 +23,12 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def start_once(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Run something unless what was started under this name still runs."""
+        if name not in self._names:
+            self._names.add(name)
+            self.start(work()).add_done_callback(lambda _: self._names.discard(name))
 
     async def close(self) -> None:
         """Cancel all of them, and wait until they have ended."""
