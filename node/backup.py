@@ -1,6 +1,10 @@
 """Identities outside their home: backups as PKCS8, with a passphrase or without, and keys that are put aside."""
 
 import os
+import re
+import secrets
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,6 +20,7 @@ from shoal.protocol.errors import EnvironmentFault, UsageError
 from shoal.protocol.identity import Identity, short
 
 LARGEST_BACKUP = 16 * 1024
+KEPT = re.compile(rb"\s*[0-9a-f]{64}\s*")  # as `Identity.save` writes it
 
 
 def write_backup(identity: Identity, path: Path, passphrase: bytes | None) -> None:
@@ -25,23 +30,32 @@ def write_backup(identity: Identity, path: Path, passphrase: bytes | None) -> No
     data = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
     except FileExistsError as error:
         raise EnvironmentFault(f"{path} exists: a backup is never overwritten, name another file") from error
     except OSError as error:
         raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        path.unlink(missing_ok=True)  # half a backup is worse than none
+        raise EnvironmentFault(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_backup(path: Path, passphrase: bytes | None) -> Identity:
-    """Read an identity. Raises EnvironmentFault for a file that is no backup, UsageError for a wrong passphrase."""
+    """Read an identity of a backup, or of a file as `put_in_place` keeps it.
+
+    Raises EnvironmentFault for a file that is neither, UsageError for a wrong passphrase.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BACKUP)
     except OSError as error:
         raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
+    if KEPT.fullmatch(data):
+        return Identity.from_seed(bytes.fromhex(data.decode("ascii")))
     try:
         private = load_pem_private_key(data, passphrase or None)
     except TypeError as error:
@@ -55,13 +69,44 @@ def read_backup(path: Path, passphrase: bytes | None) -> Identity:
     return Identity.from_seed(private.private_bytes_raw())
 
 
-def put_aside(path: Path) -> Path:
-    """Move an identity out of the way, under a name that says which it is, and return that name."""
-    aside = path.with_name(f"{path.name}.{short(Identity.load(path).key)}")
-    if aside.exists():
-        raise EnvironmentFault(f"{aside} exists: move it away first")
-    path.rename(aside)
+def put_in_place(identity: Identity, path: Path) -> Path:
+    """Put an identity where another one is, which is kept beside it; return the name under which it is kept.
+
+    One of the two is in its place at every instant: neither a crash nor a full disk loses any. Raises EnvironmentFault.
+    """
+    partial = path.with_name(f".{path.name}.new.{secrets.token_hex(8)}")
+    identity.save(partial)
+    try:
+        aside = _keep(path)
+        partial.replace(path)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot put another identity in the place of {path}: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
     return aside
+
+
+def _keep(path: Path) -> Path:
+    """Give a file of an identity a second name that says which one it is, and return that name."""
+    content = path.read_bytes()
+    for aside in _names(path):
+        try:
+            os.link(path, aside)
+        except FileExistsError:
+            if aside.read_bytes() != content:
+                continue
+        return aside
+    raise AssertionError  # there is always a next name
+
+
+def _names(path: Path) -> Iterator[Path]:
+    try:
+        which = short(Identity.load(path).key)
+    except EnvironmentFault:
+        which = "damaged"
+    yield path.with_name(f"{path.name}.{which}")
+    for number in count(2):
+        yield path.with_name(f"{path.name}.{which}.{number}")
 
 
 def passphrase_of(file: Path | None) -> bytes | None:

@@ -113,6 +113,10 @@ class Home:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UsageError(f"another process lives in {self.path}: {_holder(descriptor)}") from None
+            except OSError as error:  # a file system without locks
+                raise EnvironmentFault(
+                    f"cannot lock the home {self.path}: {error.strerror}; name one on a local disk with --home"
+                ) from error
             about = {
                 "pid": os.getpid(),
                 "since": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -7,6 +7,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from shoal.node.commands.output import print_json
+from shoal.node.declared import options, toml_text, value_of
+from shoal.node.home import Home
+from shoal.node.layers import checked, load
+
 Flag = Annotated[bool, Parameter(negative="")]
 
 app = App(name="config", help="Show and check the settings of a node.")
@@ -25,11 +30,6 @@ def show(*, home: Path | None = None, origin: Flag = False, json: Flag = False) 
     json
         Print one JSON object instead of a list.
     """
-    from shoal.node.commands.output import print_json
-    from shoal.node.declared import options, toml_text, value_of
-    from shoal.node.home import Home
-    from shoal.node.layers import load
-
     layered = load(Home.find(home).config, os.environ, {})
     values = {option.path: value_of(layered.config, option) for option in options()}
     if json:
@@ -51,9 +51,6 @@ def check(*, home: Path | None = None) -> int:
     home
         Folder of the node.
     """
-    from shoal.node.home import Home
-    from shoal.node.layers import checked, load
-
     place = Home.find(home)
     checked(load(place.config, os.environ, {}))
     missing = "" if place.config.exists() else " (no such file: defaults, and the environment)"
@@ -70,7 +67,5 @@ def path(*, home: Path | None = None) -> int:
     home
         Folder of the node.
     """
-    from shoal.node.home import Home
-
     sys.stdout.write(f"{Home.find(home).config}\n")
     return 0

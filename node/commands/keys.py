@@ -1,13 +1,21 @@
 """`shoal keys show | backup | restore | rotate`: the identity of a node, which is its name in every swarm."""
 
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from shoal.protocol.errors import UsageError
+from shoal.node.backup import passphrase_of, put_in_place, read_backup, write_backup
+from shoal.node.commands.output import print_json
+from shoal.node.home import Home
+from shoal.node.store.leap import leap
+from shoal.protocol.errors import EnvironmentFault, UsageError
+from shoal.protocol.identity import Identity, short
+from shoal.protocol.libp2p.keys import peer_id
+from shoal.protocol.records import GOSSIP, TRANSPORT
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -25,12 +33,6 @@ def show(*, home: Path | None = None, json: Flag = False) -> int:
     json
         Print one JSON object.
     """
-    from shoal.node.commands.output import print_json
-    from shoal.node.home import Home
-    from shoal.protocol.identity import Identity, short
-    from shoal.protocol.libp2p.keys import peer_id
-    from shoal.protocol.records import GOSSIP, TRANSPORT
-
     place = Home.find(home)
     identity = Identity.load(place.require_identity())
     ids = {
@@ -68,10 +70,6 @@ def backup(file: Path, /, *, home: Path | None = None, passphrase_file: Path | N
     passphrase_file
         File whose first line encrypts the backup ($SHOAL_PASSPHRASE serves too).
     """
-    from shoal.node.backup import passphrase_of, write_backup
-    from shoal.node.home import Home
-    from shoal.protocol.identity import Identity, short
-
     identity = Identity.load(Home.find(home).require_identity())
     passphrase = passphrase_of(passphrase_file)
     write_backup(identity, file, passphrase)
@@ -86,10 +84,13 @@ def restore(
 ) -> int:
     """Take the identity of a backup. It is the same node then: never run it in two places at once.
 
+    When a node comes back to a home after it has run elsewhere, restore it there once more: so it goes on above the
+    numbers that it has used in the meantime.
+
     Parameters
     ----------
     file
-        The backup.
+        The backup, or a file that `keys rotate` has kept.
     home
         Folder of the node.
     passphrase_file
@@ -97,49 +98,55 @@ def restore(
     force
         Put an identity that is there aside.
     """
-    from shoal.node.backup import passphrase_of, put_aside, read_backup
-    from shoal.node.home import Home
-    from shoal.protocol.identity import Identity, short
-
     place = Home.make(home)
     with place.lock():
         restored = read_backup(file, passphrase_of(passphrase_file))
-        if place.identity.exists():
-            here = Identity.load(place.identity)
-            if here.key == restored.key:
-                sys.stdout.write(f"{place.identity}: is this identity already\n")
-                return 0
-            if not force:
-                raise UsageError(f"{place.identity} holds another identity ({short(here.key)}): --force puts it aside")
-            sys.stdout.write(f"the identity that was here is now {put_aside(place.identity)}\n")
-        restored.save(place.identity)
-    sys.stdout.write(f"{place.identity}: identity {short(restored.key)}\n")
+        _say(_restore(place.identity, restored, force))
+        if place.database.exists():
+            leap(place.database, time.time())
     return 0
+
+
+def _restore(path: Path, restored: Identity, force: bool) -> str:
+    """Put a restored identity in its place, and return what was done in words."""
+    done = f"{path}: identity {short(restored.key)}"
+    if not path.exists():
+        restored.save(path)
+        return done
+    try:
+        here = Identity.load(path).key
+    except EnvironmentFault as error:
+        if not force:
+            raise EnvironmentFault(f"{error}; --force puts what is there aside") from error
+        here = b""
+    if here == restored.key:
+        return f"{done} was there already"
+    if not force:
+        raise UsageError(f"{path} holds another identity ({short(here)}): --force puts it aside")
+    return f"{done}; what was here is kept as {put_in_place(restored, path)}"
 
 
 @app.command
 def rotate(*, home: Path | None = None) -> int:
     """Begin a new identity; the old one is put aside.
 
-    To others this is another node: it has to be admitted or invited again, and its good name begins anew.
+    To others this is another node: it has to be admitted or invited again, and its good name begins anew. A swarm that
+    the old identity founded can be revised with the old one only; `keys restore` takes it back from where it is kept.
 
     Parameters
     ----------
     home
         Folder of the node.
     """
-    from shoal.node.backup import put_aside
-    from shoal.node.home import Home
-    from shoal.protocol.identity import Identity
-
     place = Home.find(home)
     place.require_identity()
+    identity = Identity.generate()
     with place.lock():
-        aside = put_aside(place.identity)
-        identity = Identity.generate()
-        identity.save(place.identity)
-    sys.stdout.write(
-        f"new key  {identity.key.hex()}\nold key  {aside}\n"
-        "To others this is another node: have it admitted or invited again where that is needed.\n"
-    )
+        aside = put_in_place(identity, place.identity)
+    _say(f"new key  {identity.key.hex()}\nold key  kept as {aside}")
+    _say("To others this is another node: have it admitted or invited again where that is needed.")
     return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")

@@ -1,5 +1,6 @@
 """The home of a node: the same from anywhere, its owner's alone, and for one process at a time."""
 
+import errno
 import json
 import os
 import stat
@@ -66,6 +67,36 @@ def test_the_home_is_the_same_from_any_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "other"))
     assert Home.find().path == tmp_path / "other"
     assert Home.find(Path("named")).path == tmp_path / "b" / "named"
+
+
+def test_a_relative_folder_of_the_user_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHOAL_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("data", ""):
+        monkeypatch.setenv("XDG_DATA_HOME", folder)
+        assert Home.find().path == tmp_path / ".local" / "share" / "shoal"
+
+
+def test_a_user_without_a_folder_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SHOAL_HOME", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(EnvironmentFault, match="name the node's with --home or SHOAL_HOME"):
+        Home.find()
+
+
+def test_a_file_system_without_locks_is_told_apart_from_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("shoal.node.home.fcntl.flock", refused)
+    with pytest.raises(EnvironmentFault, match="on a local disk"), Home.make(tmp_path / "home").lock():
+        pass
 
 
 def test_a_home_without_a_node_says_what_to_do(tmp_path: Path) -> None:
