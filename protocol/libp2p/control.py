@@ -87,7 +87,7 @@ class Control:
         if self._server is None:
             self._server = await asyncio.start_unix_server(self._accept, self._streams_path)
         request = self._message("STREAM_HANDLER")
-        request.streamHandler.addr = _UNIX + _framed(self._streams_path.encode())
+        request.streamHandler.addr = _UNIX + framed(self._streams_path.encode())
         request.streamHandler.proto.append(protocol)
         request.streamHandler.balanced = False
         await self._request(request, self._seconds)
@@ -121,9 +121,9 @@ class Control:
         try:
             async with asyncio.timeout(seconds):
                 reader, writer = await asyncio.open_unix_connection(self._control_path)
-                writer.write(_framed(request.SerializeToString()))
+                writer.write(framed(request.SerializeToString()))
                 await writer.drain()
-                reply.ParseFromString(await _read_frame(reader))
+                reply.ParseFromString(await read_frame(reader))
             if reply.type == self._messages.Response.ERROR:
                 raise FetchFailed(*_reason(reply.error.msg))
         except BaseException:
@@ -151,7 +151,7 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         info = self._messages.StreamInfo()
         async with asyncio.timeout(HEAD_SECONDS):
-            info.ParseFromString(await _read_frame(reader))
+            info.ParseFromString(await read_frame(reader))
         remote, handler = Remote(peer_text(info.peer), from_binary(info.addr)), self._handlers.get(info.proto)
         if handler is None or self._peers[remote.peer_id] >= MAX_STREAMS_PEER:
             self._count("streams_refused")
@@ -181,7 +181,7 @@ def _reason(message: str) -> tuple[str, str]:
     return ("timeout" if late and "dial" not in message else "unreachable"), plain
 
 
-def _framed(data: bytes) -> bytes:
+def framed(data: bytes) -> bytes:
     """A message behind its length as a varint."""
     size, head = len(data), bytearray()
     while size > 0x7F:
@@ -191,7 +191,7 @@ def _framed(data: bytes) -> bytes:
     return bytes(head) + data
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
     """Read one message behind its varint. Raises ValueError over MAX_REPLY, EOFError when the other end is gone."""
     size = shift = 0
     while True:
