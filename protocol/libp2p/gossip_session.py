@@ -63,7 +63,9 @@ class Session:
         self._owner, self._topics = owner, tuple(topics)
         self._host = make_host(seed, owner.count)
         self._router = Router(owner.count, self._peers_changed)
-        self._pubsub = GuardedPubsub(self._host, self._router, rule, lambda data, peer: owner.deliver(data, text(peer)))
+        self._pubsub = GuardedPubsub(
+            self._host, self._router, rule, lambda data, peer: owner.deliver(data, base58(peer))
+        )
 
     def run(self) -> None:
         """Be the trio thread, until stopped."""
@@ -133,9 +135,11 @@ class Session:
         return True
 
     async def disconnect(self, peer_id: str) -> None:
-        """Close the connections to a peer."""
-        with trio.move_on_after(CLOSE_SECONDS):
-            await self._host.disconnect(ID.from_base58(peer_id))
+        """Close the connections to a peer; one that is not connected is no error."""
+        for peer in list(self._router.peer_protocol):
+            if base58(peer) == peer_id:
+                with trio.move_on_after(CLOSE_SECONDS):
+                    await self._host.disconnect(peer)
 
     async def _serve(self, lives: list[ManagerAPI]) -> None:
         """Publish what comes, until stopped or until a service ends by itself."""
@@ -144,7 +148,7 @@ class Session:
             nursery.start_soon(self._publish)
             for life in lives:
                 nursery.start_soon(_fail_after, life)
-            self._owner.ready(text(self._host.get_id()), listen_port(self._host))
+            self._owner.ready(base58(self._host.get_id()), listen_port(self._host))
             await self._stopping.wait()
             nursery.cancel_scope.cancel()
 
@@ -162,11 +166,11 @@ class Session:
                         await trio.sleep(0.01)
 
     def _peers_changed(self) -> None:
-        self._owner.peers_are(frozenset(text(peer) for peer in self._router.peer_protocol))
+        self._owner.peers_are(frozenset(base58(peer) for peer in self._router.peer_protocol))
 
 
 @lru_cache(maxsize=1024)
-def text(peer: ID) -> str:
+def base58(peer: ID) -> str:
     """A peer id as everybody writes it."""
     return peer.to_base58()
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
+import psutil
 import pytest
 
 from shoal.protocol.libp2p import imports
@@ -148,11 +149,8 @@ def test_it_listens_on_loopback_only():
 
     async def scenario():
         port = node.thread.local_port
-        with open("/proc/net/tcp", encoding="ascii") as table:
-            listening = [line.split()[1] for line in table if f":{port:04X} 00000000:0000 0A" in line]
-        assert listening == [f"0100007F:{port:04X}"]
-        with open("/proc/net/tcp6", encoding="ascii") as table:
-            assert f":{port:04X} " not in table.read()
+        ends = [end.laddr for end in psutil.Process().net_connections() if end.status == psutil.CONN_LISTEN]
+        assert [end for end in ends if end.port == port] == [(LOOPBACK, port)]
 
     swarm(node)(scenario)
 
@@ -485,6 +483,9 @@ def test_a_dial_that_leads_nowhere_or_to_another_peer_fails():
         assert not await a.thread.dial(LOOPBACK, b.thread.local_port, c.thread.peer_id)
         assert not await a.thread.dial(LOOPBACK, 1, b.thread.peer_id)
         assert not await a.thread.dial(LOOPBACK, b.thread.local_port, "not a peer id")
+        assert not await a.thread.dial("not an address", 1, b.thread.peer_id)
+        await a.thread.disconnect("not a peer id")
+        assert a.thread.alive
         assert await a.dial(b)
         assert await a.dial(b)  # connected already
 
