@@ -1,7 +1,6 @@
 """How the bridge is put onto a node."""
 
 import random
-from pathlib import Path
 
 from shoal.node.bridge.dht import ForeignDht
 from shoal.node.bridge.feed import Bridge, Organs
@@ -14,11 +13,11 @@ from shoal.trainer.verify import Grader
 PURPOSE = "bridge/transport/1"  # of the derived key: it shows no relation to the node's own
 
 
-def put_bridge(node: Node, options: BridgeOptions, seed: bytes, folder: Path) -> Bridge:
+def put_bridge(node: Node, options: BridgeOptions, seed: bytes) -> Bridge:
     """Give a node its lane to the other client's peers, and return what must run beside it and be closed in the end.
 
-    `seed` are 32 bytes derived for PURPOSE; `folder` is where the key file goes. Raises UsageError or EnvironmentFault
-    for a data set that cannot be read. Nothing is started.
+    `seed` are 32 bytes derived for PURPOSE. Raises UsageError or EnvironmentFault for a data set that cannot be read,
+    UsageError for an address that is none. Nothing is started.
     """
     organs, habits = node.organs, node.habits
     counters = organs.gatherer.counters
@@ -30,7 +29,7 @@ def put_bridge(node: Node, options: BridgeOptions, seed: bytes, folder: Path) ->
     special_tokens = organs.gatherer.screening.context.special_tokens
     lane = Lane(habits.mixing, options.bridge_share, special_tokens, counters)
     lane.completions = options.bridge_completions or habits.mixing.group_size
-    network = ForeignDht(seed, options.bridge_bootstrap, folder, counters)
+    network = ForeignDht(seed, options.bridge_bootstrap, counters)
     parts = Organs(network, questions, lane, organs.clock, organs.compute, counters)
     bridge = Bridge(options, parts, random.Random(f"{seed.hex()}/bridge"))
     node.lane = bridge
