@@ -1,8 +1,8 @@
 """How nodes find each other: bootstraps are tried for ever, records are stored in the DHT and looked up there.
 
 Records lie under 64 keys, so that no value grows with the swarm. All keys are searched when the first node answers,
-then a few at a time in turn. Connected bootstraps are asked for a sign of life again and again: two halves of a swarm that
-have lost each other meet there.
+then a few at a time in turn. Connected bootstraps are asked for a sign of life again and again: two halves of a swarm
+that have lost each other meet there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The transport on a real network: p2pd for streams and records, GossipSub for announcements, one port for both.
 
-Nothing that a peer sends raises out of here, and nothing waits without a bound. p2pd and the gossip thread may die at any
-time: they are started again, and who reads announcements only notices a pause.
+Nothing that a peer sends raises out of here, and nothing waits without a bound. p2pd and the gossip thread may die at
+any time: they are started again, and who reads announcements only notices a pause.
 """
 
 from __future__ import annotations
@@ -255,6 +255,11 @@ class Libp2pTransport:
     def connected_bootstraps(self) -> int:
         """How many bootstraps are connected now."""
         return sum(peer in self._roads.connected for peer in self._discovery.bootstraps)
+
+    @property
+    def gossip_peers(self) -> int:
+        """With how many peers this node exchanges announcements."""
+        return len(self._mesh.connected())
 
     @property
     def daemon_restarts(self) -> int:
