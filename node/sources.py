@@ -136,7 +136,7 @@ def check_hops(url: str, schemes: Sequence[str]) -> None:
 
 def _from_peers(link: Link) -> bytes:
     """Ask one address after the other; the last failure is raised when none answers."""
-    from shoal.protocol.libp2p.transport import ask_address
+    from shoal.protocol.libp2p.ask import ask_address
 
     failure: ShoalError | None = None
     for address in link.addresses:

@@ -34,9 +34,10 @@ class Revisions:
     New revisions come from peers (`offer`) or from a command on the same home, which leaves them on the shelf.
     """
 
-    def __init__(self, manifest: Manifest, shelf: Shelf | None = None) -> None:
+    def __init__(self, manifest: Manifest, home: SwarmHome | None = None) -> None:
         self._line = RevisionLine(manifest)
-        self._shelf = shelf
+        self._home = home
+        self._shelf = None if home is None else Shelf(home.swarms)
         self._kept: Manifest | None = None  # what the shelf holds as in force
         self._refused: set[str] = set()
         self._round: int | None = None
@@ -75,9 +76,10 @@ class Revisions:
             self._round = round
             self._look()
         manifest = self._line.at(round)
-        if self._shelf is not None and manifest is not self._kept:
+        if self._shelf is not None and self._home is not None and manifest is not self._kept:
             self._guarded(self._shelf.keep, manifest)
             self._kept = manifest
+            warn_of_refusal(manifest, self._home)
         return manifest
 
     def _guarded(self, write: Callable[[Manifest], None], manifest: Manifest) -> None:
@@ -159,14 +161,10 @@ def open_swarm(source: str | None, home: SwarmHome, invite: str | None = None) -
 
     Raises as load_manifest and redeem, and UsageError when no source is given and none or several were joined.
     """
-    shelf = Shelf(home.swarms)
-    manifest = _only_one(shelf) if source is None else load_manifest(source, home)
+    manifest = _only_one(Shelf(home.swarms)) if source is None else load_manifest(source, home)
     if invite is not None:
         redeem(invite, manifest, home)
-    admitted, how = standing(manifest, home)
-    if not admitted:
-        log.warning("this home is not admitted, so peers refuse what it shares: %s", how)
-    return Revisions(manifest, shelf)
+    return Revisions(manifest, home)
 
 
 def standing(manifest: Manifest, home: SwarmHome) -> tuple[bool, str]:
@@ -208,6 +206,17 @@ def redeem(token_text: str, manifest: Manifest, home: SwarmHome) -> str:
         raise UsageError(f"the invite does not serve: {error}; ask the founder for a new one") from error
     Shelf(home.swarms).keep_invite(manifest.swarm_id, chain)
     return token.invite.operator
+
+
+def warn_of_refusal(manifest: Manifest, home: SwarmHome) -> None:
+    """Say it in the log when this home is not admitted: else its owner would wonder why nobody uses its work."""
+    try:
+        admitted, how = standing(manifest, home)
+    except EnvironmentFault as fault:
+        log.warning("%s", fault)
+        return
+    if not admitted:
+        log.warning("this home is not admitted, so peers refuse what it shares: %s", how)
 
 
 def round_now(manifest: Manifest) -> int:

@@ -466,8 +466,17 @@ def test_a_node_that_peers_will_refuse_is_told(
     settle(manifest, "a test", home)
     assert standing(manifest, home)[0] == admitted
     assert named in standing(manifest, home)[1]
-    open_swarm(None, home)
+    open_swarm(None, home).current(100)
     assert ("is not admitted" in caplog.text) != admitted
+
+
+def test_a_node_that_a_revision_shuts_out_is_told(revisions: Revisions, caplog: pytest.LogCaptureFixture):
+    revisions.offer(signed(1, 105, revoked=[MEMBER.key.hex()]).to_toml())
+    revisions.current(104)
+    assert "is not admitted" not in caplog.text
+    for round in (105, 106, 107):
+        revisions.current(round)
+    assert caplog.text.count("the founder has revoked this home's key") == 1
 
 
 def test_an_invite_of_the_key_before_a_rotation_does_not_serve(home: Place):
