@@ -91,8 +91,9 @@ class Bridge:
             return
         own = self.organs.network.peer_id
         others = {round: [entry for entry in entries if entry.peer != own] for round, entries in found.items()}
-        self.finder.saw({round: len(entries) for round, entries in others.items() if entries})
-        self._peers = max((len(entries) for entries in others.values()), default=0)
+        latest = {entry.peer: round for round, entries in sorted(others.items()) for entry in entries}
+        self.finder.saw(list(latest.values()))
+        self._peers = len(latest)
         now = self.organs.clock.round()
         rounds = range(max(0, now - self.options.bridge_max_age), now + 1)
         await self.organs.compute.run("screen", lambda: self.organs.questions.refresh(rounds))

@@ -1,6 +1,7 @@
-"""Which round the other swarm is in: nobody there signs it, so it is read off from where most peers have written."""
+"""Which round the other swarm is in: nobody there signs it, so it is read off from how far its peers have come."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from statistics import median_low
 
 LOOK_AHEAD = 4  # rounds
 SEARCHED = 512  # rounds beyond the last known one that are searched when nobody is found
@@ -22,15 +23,14 @@ class RoundFinder:
         middle = self.current + self._offset
         return range(max(0, middle - self._back), middle + LOOK_AHEAD + 1)
 
-    def saw(self, peers: Mapping[int, int]) -> None:
-        """Take in how many peers wrote into each round of the window.
+    def saw(self, latest: Sequence[int]) -> None:
+        """Take in the latest round of each peer that wrote into the window.
 
-        The current round is the latest with at least half as many peers as the busiest one. So one peer who writes
-        ahead moves nothing once there are three; many names of one attacker do, and nothing here could tell.
+        The current round is the one that half of them have reached: whoever writes ahead, or lags, moves nothing
+        while the others are as many. Many names of one attacker do, and nothing here could tell.
         """
-        busiest = max(peers.values(), default=0)
-        if busiest:
-            self.current = max(round for round, count in peers.items() if 2 * count >= busiest)
+        if latest:
+            self.current = median_low(latest)
             self.found, self._offset = True, 0
             return
         self.found = False
@@ -40,6 +40,6 @@ class RoundFinder:
             self.current, self._offset = self._start, 0
 
     def age(self, round: int) -> int | None:
-        """Return the age of a round of theirs, None for one that is not used: too old, ahead, or while searching."""
-        age = self.current - round
-        return age if self.found and 0 <= age <= self.max_age else None
+        """Return the age of a round of theirs, 0 for one ahead; None for one that is too old, and while searching."""
+        age = max(0, self.current - round)
+        return age if self.found and age <= self.max_age else None
