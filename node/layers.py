@@ -151,8 +151,6 @@ def _from_flags(flags: Mapping[str, Any]) -> Given:
 
 
 def _converted(value: Any, option: Option, where: str, strict: bool) -> Any:
-    if isinstance(value, int) and not isinstance(value, bool) and option.kind is float:
-        value = float(value)
     if not strict and option.kind is bool and isinstance(value, str):
         value = _SPOKEN.get(value.lower(), value.lower())
     try:

@@ -44,6 +44,8 @@ def test_the_second_process_is_refused_and_told_of_the_first(tmp_path: Path) -> 
         pass
     process.kill()
     process.wait()
+    with (home.path / "lock").open("a") as left:
+        left.write("more than the next one has to say " * 20)
     with home.lock():  # what a dead process left behind is no obstacle
         assert json.loads((home.path / "lock").read_text())["pid"] == os.getpid()
 
