@@ -58,7 +58,7 @@ def create(
     if path.exists():
         raise UsageError(f"{path} exists: give another --out; a swarm is changed with `shoal swarm revise`")
     from shoal.node.datasets import data_folder, local_specs, pinned
-    from shoal.node.plan import task_specs
+    from shoal.node.taskspecs import task_specs
     from shoal.trainer.tasks.registry import TaskRegistry
 
     data = data_folder(place.path)
@@ -176,10 +176,12 @@ for verb in (invite, revise, revoke):
 
 def _lineages(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return lineages in hex, or "any" alone, of what --lineage names."""
-    from shoal.trainer.model import DEFAULT_MODEL, load_policy
-
+    if all(map(is_key, names)):
+        return names
     if "any" in names:
         return ("any",)
+    from shoal.trainer.model import DEFAULT_MODEL, load_policy
+
     folders = {name: DEFAULT_MODEL if name == "default" else Path(name) for name in names if not is_key(name)}
     return tuple(load_policy(folders[name]).lineage.hex() if name in folders else name for name in names)
 
