@@ -25,7 +25,7 @@ from shoal.node.control import Control, NoNode
 from shoal.node.home import Home
 
 SHOAL = Path(sys.executable).with_name("shoal")
-START_SECONDS = 120.0  # five Pythons that import torch on two cores
+START_SECONDS = 240.0  # five Pythons that import torch on two cores, busy with other things
 STOP_SECONDS = 60.0
 TASKS = "strings"
 
