@@ -141,7 +141,7 @@ class Bridge:
         await self.organs.network.close()
         self.organs.questions.close()
 
-    async def _read(self, rounds: range) -> dict[int, list[Entry]]:
+    async def _read(self, rounds: Sequence[int]) -> dict[int, list[Entry]]:
         at_once = asyncio.Semaphore(READS_AT_ONCE)
 
         async def one(round: int) -> list[Entry]:
@@ -190,7 +190,7 @@ class Bridge:
         fresh = [candidate for candidate in self._waiting if self.finder.age(candidate.round) is not None]
         self._count("stale", len(self._waiting) - len(fresh))
         self._waiting = fresh
-        oldest = self.finder.window().start
+        oldest = self.finder.window()[0]
         self._opened = {round: count for round, count in self._opened.items() if round >= oldest}
 
     async def _write(self) -> None:

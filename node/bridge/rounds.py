@@ -18,10 +18,13 @@ class RoundFinder:
         self._start = start
         self._offset = 0  # of the search
 
-    def window(self) -> range:
-        """Return the rounds to read now: some around the current one, or the next ones of a search."""
-        middle = self.current + self._offset
-        return range(max(0, middle - self._back), middle + LOOK_AHEAD + 1)
+    def window(self) -> list[int]:
+        """Return the rounds to read now: those around the current one, and some further on while nobody is found."""
+        around = self._around(self.current)
+        return around if self.found else sorted({*around, *self._around(self.current + self._offset)})
+
+    def _around(self, middle: int) -> list[int]:
+        return list(range(max(0, middle - self._back), middle + LOOK_AHEAD + 1))
 
     def saw(self, latest: Sequence[int]) -> None:
         """Take in the latest round of each peer that wrote into the window.
@@ -36,8 +39,7 @@ class RoundFinder:
         self.found = False
         self._offset += self._back + LOOK_AHEAD + 1
         if self._offset > SEARCHED:
-            # Nobody further on: theirs may count from the beginning again.
-            self.current, self._offset = self._start, 0
+            self.current, self._offset = self._start, 0  # theirs may count from the beginning again
 
     def age(self, round: int) -> int | None:
         """Return the age of a round of theirs, 0 for one ahead; None for one that is too old, and while searching."""

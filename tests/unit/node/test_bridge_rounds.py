@@ -34,6 +34,14 @@ def test_a_far_jump_is_found_by_searching_on() -> None:
     assert finder.age(far) == 0
 
 
+def test_one_that_begins_late_is_found_at_its_beginning() -> None:
+    finder = RoundFinder(0, max_age=1)
+    for _ in range(5):
+        read(finder)
+    read(finder, 0)
+    assert (finder.found, finder.current) == (True, 0)
+
+
 def test_a_swarm_that_counts_from_the_beginning_again_is_found() -> None:
     finder = RoundFinder(0, max_age=1)
     finder.current = 300
