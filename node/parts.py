@@ -1,5 +1,6 @@
 """What a daemon is made of, put together before anything is started: a mistake in the settings ends here."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +29,12 @@ from shoal.protocol.manifest import Manifest
 from shoal.protocol.sequence import SequenceCounter
 from shoal.protocol.staleness import Clock
 from shoal.protocol.validity import forwardable
+from shoal.protocol.wire import MILLION
 from shoal.trainer.model import Policy, load_policy, model_folder, set_threads
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
+
+log = logging.getLogger(__name__)
 
 NO_HASH = bytes(32)
 MIB = 2**20
@@ -101,7 +105,11 @@ class Parts:
         limits = manifest.limits
         self.transport.set_bits(limits.shard_bits, limits.shards_per_node)
         if self.learner:
-            self.learner.node.adopt(manifest)
+            node = self.learner.node
+            node.adopt(manifest)
+            node.habits = fitted(node.habits, manifest)
+            if not _sampler_fits(self.config, manifest):
+                log.warning("the manifest now allows other sampler settings: peers refuse what this node samples")
 
     def peers(self) -> list[PeerDict]:
         """Return the peers known now, those in reach first."""
@@ -125,7 +133,9 @@ class Parts:
             operator = gate.admissions.operator_of(peer.key, self.clock.round())
             shown |= {
                 "operator": operator or "",
-                "same_model": record.lineage == self.learner.node.organs.trainer.policy.lineage,
+                "same_model": record.lineage == self.learner.node.organs.trainer.policy.lineage
+                if record.lineage != NO_HASH
+                else None,
                 "used": totals.used,
                 "refused": totals.refused,
                 "reputation": gate.reputation.score(key_subject(peer.key)),
@@ -213,6 +223,7 @@ def _learner(parts: Parts) -> Learner:
     config, manifest, home = parts.config, parts.manifest, parts.home
     set_threads(config.life.threads)
     registry = TaskRegistry(local_specs(manifest, data_folder(home.path)))
+    habits = _habits(config, manifest, registry)
     policy = _policy(config, manifest)
     store = Store(home.database, time.time, keep_rounds=config.life.keep_ledger_rounds)
     blobs = BlobStore(home.blobs, config.life.keep_blobs_mb * MIB)
@@ -228,7 +239,6 @@ def _learner(parts: Parts) -> Learner:
         sequences=SequenceCounter(store.commit_sequence, store.sequence_start()),
     )
     seed = f"{parts.identity.key.hex()}/{config.life.seed}"
-    habits = _habits(config, manifest, registry)
     conduct = Conduct(config.learning, habits, defenses_without(config.life.defenses_off), seed)
     node = wire(surroundings, conduct, policy, _not_recorded)
     recorder = Recorder(store, blobs, node, str(model_folder(config.learning.model)), config.learning.chat_template)
@@ -274,7 +284,36 @@ def _habits(config: RunConfig, manifest: Manifest, registry: TaskRegistry) -> Ha
         shared_only=shared_only,
     )
     _check_slots(habits, manifest)
+    if not _sampler_fits(config, manifest):
+        low, high = (value / MILLION for value in manifest.limits.temperature)
+        raise UsageError(
+            f"peers would refuse what this node samples: the swarm allows --temperature {low:g} to {high:g} and "
+            f"--max-tokens up to {manifest.limits.max_tokens}"
+        )
     return habits
+
+
+def _sampler_fits(config: RunConfig, manifest: Manifest) -> bool:
+    learning, limits = config.learning, manifest.limits
+    low, high = limits.temperature
+    return low <= round(learning.temperature * MILLION) <= high and (learning.max_tokens or 1) <= limits.max_tokens
+
+
+def fitted(habits: Habits, manifest: Manifest) -> Habits:
+    """Return habits that a revision still allows: fewer prompts and one pass a round, when it has become narrower."""
+    try:
+        _check_slots(habits, manifest)
+    except UsageError as error:
+        log.warning("the manifest has become narrower (%s); this node samples less", error)
+    else:
+        return habits
+    limits = manifest.limits
+    slots = limits.shared_slots if habits.shared_only else min(limits.shared_slots + limits.own_slots, habits.prompts)
+    prompts = max(1, min(habits.prompts, slots, limits.rollouts_per_key_per_round))
+    shared = min(habits.shared, limits.shared_slots, prompts)
+    if not habits.shared_only:
+        prompts = min(prompts, shared + limits.own_slots)
+    return replace(habits, prompts=prompts, shared=shared, passes=1)
 
 
 def _check_slots(habits: Habits, manifest: Manifest) -> None:

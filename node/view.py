@@ -135,7 +135,7 @@ class PeerDict(TypedDict, total=False):
     addresses: list[str]
     policy_version: int
     lineage: str  # hex
-    same_model: bool  # the lineage is ours
+    same_model: bool | None  # the lineage is ours; None for a peer without a model
     revision: int
     used: int  # rollouts that were trained on
     refused: int

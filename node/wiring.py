@@ -20,7 +20,7 @@ from shoal.node.regrade import Regrader
 from shoal.protocol.identity import Identity
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.sequence import SequenceCounter
-from shoal.protocol.staleness import Clock, LagClock
+from shoal.protocol.staleness import LAG_MEMORY, Clock, LagClock
 from shoal.protocol.transport import Transport
 from shoal.protocol.wire import MILLION, SamplerSettings
 from shoal.trainer.algorithm import AlgorithmSpec, OptimizerSpec, recipe
@@ -84,7 +84,7 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     """Put one node together."""
     manifest, learning, habits = surroundings.manifest, conduct.learning, conduct.habits
     clock, sampling = surroundings.clock, habits.sampling
-    lags = LagClock(manifest.limits.max_age_rounds + 2)
+    lags = LagClock(max(LAG_MEMORY, manifest.limits.max_age_rounds + 2))  # a revision may raise the bound
     prompts = LocalPrompts(manifest, surroundings.registry)
     context = GateContext(manifest, surroundings.identity.key, config=conduct.defenses)
     gate = Gate(context, clock, lambda round: lags.lag(round, policy.version))

@@ -40,7 +40,8 @@ def table(known: Sequence[Mapping[str, Any]], now: float) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in COLUMNS:
         numeric = name in ("version", "used", "refused", "reputation")
-        made.add_column(name, justify="right" if numeric else "left", no_wrap=name != "address", overflow="fold")
+        justify = "right" if numeric else "left"
+        made.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", min_width=len(name))
     for peer in known:
         made.add_row(*(styled(cell, "" if peer.get("connected") else "dim") for cell in _cells(peer, now)))
     return made
