@@ -32,12 +32,12 @@ def habits(settings: RunConfig, manifest: Manifest):
 def test_in_an_open_swarm_every_prompt_is_shared_in_every_pass() -> None:
     made = habits(config(life__passes=3), swarm("open"))
     assert [made.slots(done) for done in range(3)] == [
-        (range(0, 8), range(0)),
+        (range(8), range(0)),
         (range(8, 16), range(0)),
         (range(16, 24), range(0)),
     ]
     closed = habits(config(life__passes=2), swarm("allow-list"))
-    assert [closed.slots(done) for done in range(2)] == [(range(0), range(0, 8)), (range(0), range(8, 16))]
+    assert [closed.slots(done) for done in range(2)] == [(range(0), range(8)), (range(0), range(8, 16))]
 
 
 @pytest.mark.parametrize(
