@@ -125,7 +125,7 @@ class Daemon:
             await self.server.open_public(options.health_host, options.health_port)
 
     async def _until_the_end(self) -> int:
-        network = asyncio.create_task(self._connect(), name="connect")
+        network = asyncio.create_task(self._supervise("connect", self._connect, UsageError), name="connect")
         training = asyncio.create_task(self._train() if self.parts.learner else self._stopping.wait(), name="training")
         try:
             await asyncio.wait({network, training}, return_when=asyncio.FIRST_COMPLETED)
@@ -339,13 +339,20 @@ class Daemon:
 
     # -- the two supervisors ------------------------------------------------------------------------------------------
 
-    async def _supervise(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
-        """Run a service for as long as the node lives; one that fails is counted and begins again."""
+    async def _supervise(
+        self, name: str, work: Callable[[], Awaitable[Any]], fatal: type[Exception] | tuple[()] = ()
+    ) -> None:
+        """Run a service for as long as the node lives; one that fails is counted and begins again.
+
+        What is `fatal` (wrong settings) is raised: beginning again would not help.
+        """
         wait = RETRY_SECONDS
         while True:
             try:
                 await work()
                 return
+            except fatal:
+                raise
             except Exception:
                 self.counters.add("supervisor", name.replace(" ", "_"))
                 log.exception("%s failed; it begins again in %.0f s", name, wait)
