@@ -3,6 +3,8 @@
     /shoal/blob/1    ask: digest (32)                                    answer: length (8), then the blob
     /shoal/ask/1     ask: swarm id (32), length (1), name in ASCII       answer: length (8), then the document
 
+The asker closes first: p2pd may drop what is still on its way over QUIC when the answering side closes (measured).
+
 Lengths are big-endian; NOT_FOUND and BUSY stand in place of one. The answer is written in chunks of 256 KiB, each
 within a deadline, so a reader that stalls loses its place; and it is read with a deadline for each chunk and for the
 whole, never beyond the limit, so a sender that stalls, drips or floods costs no more than that.
@@ -17,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from shoal.protocol.errors import FetchFailed
-from shoal.protocol.libp2p.control import Remote, Stream
+from shoal.protocol.libp2p.control import Remote, Stream, closed_by_peer
 from shoal.protocol.libp2p.slots import Busy, Slots
 from shoal.protocol.limits import KIB, MIB
 
@@ -99,7 +101,7 @@ class Server:
         async def find() -> bytes | None:
             return self._shelf.blob(await reader.readexactly(32))
 
-        await self._answer(remote, writer, find, "blob")
+        await self._answer(remote, (reader, writer), find, "blob")
 
     async def document(self, remote: Remote, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one stream of ASK."""
@@ -108,19 +110,23 @@ class Server:
             swarm_id, size = await reader.readexactly(32), (await reader.readexactly(1))[0]
             return self._shelf.document(swarm_id, (await reader.readexactly(size)).decode("ascii", "replace"))
 
-        await self._answer(remote, writer, find, "document")
+        await self._answer(remote, (reader, writer), find, "document")
 
     async def _answer(
-        self, remote: Remote, writer: asyncio.StreamWriter, find: Callable[[], Awaitable[bytes | None]], kind: str
+        self, remote: Remote, stream: Stream, find: Callable[[], Awaitable[bytes | None]], kind: str
     ) -> None:
+        data = None
         try:
             async with self._slots.place(remote.peer_id):
                 async with asyncio.timeout(REQUEST_SECONDS):
                     data = await find()
-                await _write(writer, data)
+                await _write(stream[1], data)
+                await closed_by_peer(stream[0], CHUNK_SECONDS)
         except Busy:
             self._count("serve_busy")
-            writer.write(BUSY.to_bytes(8, "big"))
+            stream[1].write(BUSY.to_bytes(8, "big"))
+            await closed_by_peer(stream[0], CHUNK_SECONDS)
+            return
         except TimeoutError:
             self._count("serve_stalled")
         except (OSError, EOFError):
@@ -198,9 +204,5 @@ async def _write(writer: asyncio.StreamWriter, data: bytes | None) -> None:
     view = memoryview(data or b"")
     for start in range(0, len(view), CHUNK):
         writer.write(view[start : start + CHUNK])
-        async with asyncio.timeout(CHUNK_SECONDS):
-            await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
         async with asyncio.timeout(CHUNK_SECONDS):
             await writer.drain()

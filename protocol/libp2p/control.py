@@ -7,6 +7,7 @@ hivemind's own client waits without bound and leaks the socket of a request that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from shoal.protocol.errors import FetchFailed
 from shoal.protocol.libp2p import imports
 from shoal.protocol.libp2p.addresses import binary, from_binary
 from shoal.protocol.libp2p.keys import peer_bytes, peer_text
+from shoal.protocol.libp2p.tasks import Tasks
 
 MAX_REPLY = 4 * 2**20  # bytes: addresses of all connected peers
 MAX_STREAMS = 512  # of peers, served at once by all handlers together
@@ -46,7 +48,7 @@ class Control:
         self._messages = imports.p2pd_messages()
         self._handlers: dict[str, Handler] = {}
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[Any]] = set()
+        self._serving = Tasks()
         self._peers: Counter[str] = Counter()
 
     async def identify(self) -> tuple[str, tuple[str, ...]]:
@@ -85,7 +87,7 @@ class Control:
         """Serve the streams that peers open under a protocol; the stream is closed when the handler returns."""
         self._handlers[protocol] = handler
         if self._server is None:
-            self._server = await asyncio.start_unix_server(self._accept, self._streams_path)
+            self._server = await asyncio.start_unix_server(self._take, self._streams_path)
         request = self._message("STREAM_HANDLER")
         request.streamHandler.addr = _UNIX + framed(self._streams_path.encode())
         request.streamHandler.proto.append(protocol)
@@ -96,11 +98,7 @@ class Control:
         """End all streams of peers and take no more."""
         if self._server is not None:
             self._server.close()
-        serving = list(self._serving)
-        for task in serving:
-            task.cancel()
-        if serving:
-            await asyncio.wait(serving)
+        await self._serving.close()
 
     def _message(self, kind: str) -> Any:
         request = self._messages.Request()
@@ -132,20 +130,20 @@ class Control:
             raise
         return reader, writer
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take one stream that p2pd hands in; a flood of them is turned away before anything is read."""
-        task = asyncio.current_task()
-        if task is None or len(self._serving) >= MAX_STREAMS:
+        if len(self._serving) >= MAX_STREAMS:
             self._count("streams_full")
             writer.close()
-            return
-        self._serving.add(task)
+        else:
+            self._serving.start(self._accept(reader, writer))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._serve(reader, writer)
         except (OSError, EOFError, ValueError, FetchFailed):
             self._count("streams_broken")
         finally:
-            self._serving.discard(task)
             hang_up(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -161,6 +159,13 @@ class Control:
             await handler(remote, reader, writer)
         finally:
             self._peers -= Counter([remote.peer_id])  # drops what falls to zero
+
+
+async def closed_by_peer(reader: asyncio.StreamReader, seconds: float) -> None:
+    """Wait until the peer has closed a stream, or says more than it should; at most `seconds`."""
+    with contextlib.suppress(OSError):  # TimeoutError is one: whoever does not close is closed
+        async with asyncio.timeout(seconds):
+            await reader.read(1)
 
 
 def hang_up(writer: asyncio.StreamWriter) -> None:

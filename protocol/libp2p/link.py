@@ -84,6 +84,7 @@ def flags(settings: Libp2pSettings, port: int) -> list[str]:
         "natPortMap": settings.use_relays and not _loopback(host),
         "relay": settings.use_relays or settings.relay,
         "relayService": settings.relay,
+        "forceReachabilityPublic": settings.relay,  # a relay serves from its start, not when p2pd finds out that it can
         "autoRelay": relayed,
         "connManager": True,
     }

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from shoal.protocol.errors import FetchFailed
 from shoal.protocol.libp2p.addresses import parse
 from shoal.protocol.libp2p.budget import Budgets
-from shoal.protocol.libp2p.control import Remote, Stream
+from shoal.protocol.libp2p.control import Remote, Stream, closed_by_peer
 from shoal.protocol.libp2p.settings import Reachability, Verdict
 
 REACH = "/shoal/reach/1"
@@ -51,7 +51,7 @@ class ReachServer:
                 self._count("reach_tried")
             text = (seen.host if seen is not None and not seen.relay else "").encode("ascii")
             writer.write(bytes([outcome, len(text)]) + text)
-            await writer.drain()
+        await closed_by_peer(reader, ANSWER_SECONDS)
 
 
 class Reach:
