@@ -57,7 +57,7 @@ class Daemon:
         self._checkpoint_wanted: list[asyncio.Future[str]] = []
         consider = parts.learner.node.organs.gatherer.consider if parts.learner else lambda _: None
         self.greeter = Greeter(parts.transport, consider, self.counters, time.time)
-        self.manifests = ManifestWatch(parts.transport, parts.revisions.offer, self.counters)
+        self.manifests = ManifestWatch(parts.transport, parts.revisions.take, self.counters, self._admitted)
         self.checkpoints: Checkpoints | None = None
         self.ledger: LedgerWriter | None = None
         if parts.learner:
@@ -105,7 +105,7 @@ class Daemon:
         log.info("draining: the step in hand is finished and saved; a second signal ends at once")
         self.pace.stop()
         if self.parts.learner:
-            self.parts.learner.node.organs.gatherer.pool.close()
+            self.parts.learner.node.organs.gatherer.close()
         self._stopping.set()
 
     def _listen_to_signals(self) -> None:
@@ -194,6 +194,7 @@ class Daemon:
     def _services(self) -> dict[str, Callable[[], Awaitable[Any]]]:
         services: dict[str, Callable[[], Awaitable[Any]]] = {
             "greeter": self.greeter.run,
+            "manifests": self.manifests.run,
             "ticker": self._tick,
             "loop lag": self.lag.run,
         }
@@ -218,10 +219,14 @@ class Daemon:
         """A verified record of a peer: its invite, and the manifest that it lives by."""
         if self.parts.learner:
             self.parts.learner.node.organs.gatherer.gate.admissions.learn(record.key, record.invite)
-        if record.revision > self.parts.revisions.newest:
-            asyncio.get_running_loop().create_task(
-                self.manifests.hear(record.key, record.revision, self.parts.revisions.newest)
-            )
+        self.manifests.hear(record.key, record.revision, self.parts.revisions.newest)
+
+    def _admitted(self, key: bytes) -> bool:
+        """Whether peers of this key take part; a bootstrap knows no invites and holds everybody for a member."""
+        learner, manifest = self.parts.learner, self.parts.manifest
+        if learner is None:
+            return not manifest.is_revoked(key)
+        return not learner.node.organs.gatherer.gate.admissions.refusal(key, self.parts.clock.round())
 
     async def _between_passes(self) -> None:
         if self.checkpoints is not None:

@@ -12,6 +12,7 @@ from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import ScreenContext, Screened, ScreenMemory, screen
 from shoal.defenses.verdict import Verdict
 from shoal.node.compute import Compute
+from shoal.node.patience import Patience
 from shoal.node.pool import Pool
 from shoal.node.regrade import Regrader
 from shoal.node.sets import OwnSet, PeerSet
@@ -21,6 +22,7 @@ from shoal.protocol.errors import FetchFailed
 from shoal.protocol.transport import Received, Transport
 
 FETCHES_PER_SET = 4  # draws for each set wanted; after these the shortfall is accepted and counted
+LEAST_FETCH_SECONDS = 5.0  # for one blob, however little time is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Order:
     """What a pass asks of the pool: how many sets, of which pointers, which of them are useful, and how long to wait.
 
     `least` sets end the waiting for more announcements, `most` end the search; nobody waits beyond `until`, and nothing
-    more is fetched from `stop` on (both loop time in seconds).
+    more is fetched from `stop` on (both loop time in seconds). One blob gets half of the time until then: a peer that
+    sends as slowly as the transport allows costs no more.
     """
 
     least: int
@@ -65,7 +68,9 @@ class Gatherer:
         self.pool = Pool(self.counters)
         self.watch = Stopwatch()
         self._absent: set[bytes] = set()  # keys that did not answer in this pass: no more time is spent on them
+        self._patience = Patience()
         self.witness: Witness = NO_WITNESS
+        self._limit: asyncio.Timeout | None = None  # of the fetch under way
 
     async def intake(self) -> None:
         """Admit announcements for as long as the node lives; whatever a peer sends ends as a pointer or a count."""
@@ -100,8 +105,8 @@ class Gatherer:
         found: list[PeerSet] = []
         draws = FETCHES_PER_SET * order.least
         drawn: Counter[str] = Counter()  # operators take turns within a pass
-        self._absent.clear()
-        while len(found) < order.most and draws > 0:
+        self._absent = self._patience.begin()
+        while len(found) < order.most and draws > 0 and not self.pool.closed:
             pointer = next(
                 choose(self.pool.where(lambda p: self._there(p) and order.wanted(p)), rng, self.fair, drawn), None
             )
@@ -112,7 +117,8 @@ class Gatherer:
             self.pool.take(pointer)
             drawn[pointer.operator] += 1
             draws -= 1
-            peer = await self._open(pointer)
+            left = order.stop - asyncio.get_running_loop().time()
+            peer = await self._open(pointer, max(LEAST_FETCH_SECONDS, left / 2))
             if peer is not None and self._useful(peer, order):
                 found.append(peer)
             if asyncio.get_running_loop().time() >= order.stop:
@@ -128,9 +134,15 @@ class Gatherer:
         """Hand what peers published to an attacker, opened by nobody."""
         for pointer in self.pool.where(lambda _: True)[-OVERHEARD:]:
             self.pool.take(pointer)
-            blob = await self._fetch(pointer)
+            blob = await self._fetch(pointer, None)
             if blob is not None:
                 overhear(pointer.announcement.encode(), blob)
+
+    def close(self) -> None:
+        """End all waiting, for announcements and for a blob: the node is about to stop."""
+        self.pool.close()
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     @property
     def fair(self) -> bool:
@@ -150,11 +162,11 @@ class Gatherer:
             self.counters.add("choice", "no_variance")
         return useful
 
-    async def _open(self, pointer: Pointer) -> PeerSet | None:
+    async def _open(self, pointer: Pointer, seconds: float) -> PeerSet | None:
         """Fetch, screen and regrade one rollout; None, and a count, when nothing of it may be used."""
         if not self.gate.recheck(pointer).usable:
             return None
-        blob = await self._fetch(pointer)
+        blob = await self._fetch(pointer, seconds)
         if blob is None:
             return None
 
@@ -168,12 +180,22 @@ class Gatherer:
         self.witness.fetched(pointer, blob, screened, peer)
         return peer
 
-    async def _fetch(self, pointer: Pointer) -> bytes | None:
+    async def _fetch(self, pointer: Pointer, seconds: float | None) -> bytes | None:
         header = pointer.announcement.header
         try:
-            return await self.transport.fetch(header.key, header.payload_hash, header.payload_length)
+            async with asyncio.timeout(seconds) as self._limit:
+                blob = await self.transport.fetch(header.key, header.payload_hash, header.payload_length)
+            self._patience.answered(header.key)
+            return blob
         except FetchFailed as failure:
-            self.counters.add("fetch", failure.reason)
-            if failure.reason in ("unreachable", "timeout"):
-                self._absent.add(header.key)
-            return None
+            reason = failure.reason
+        except TimeoutError:
+            reason = "timeout"
+            if not self.pool.closed:
+                self._patience.slow(header.key)
+        finally:
+            self._limit = None
+        self.counters.add("fetch", reason)
+        if reason in ("unreachable", "timeout"):
+            self._absent.add(header.key)
+        return None

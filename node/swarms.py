@@ -59,12 +59,16 @@ class Revisions:
         return self._line.newest.to_toml().encode()
 
     def offer(self, text: str) -> bool:
-        """Take a manifest from a peer; False when it is nothing new.
+        """Take a manifest as TOML from a peer; False when it is nothing new.
 
         Raises UsageError or a ProtocolError for one that is not signed by the founder or cannot follow.
         """
         later = Manifest.from_toml(text)
         later.verify()
+        return self.take(later)
+
+    def take(self, later: Manifest) -> bool:
+        """Take a manifest whose signature is verified; False when it is nothing new. Raises as `offer`."""
         taken = self._line.add(later)
         if taken and self._shelf is not None:
             self._guarded(self._shelf.put, later)

@@ -4,13 +4,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from live_node import ROUND_SECONDS, live_node
+from live_node import ROUND_SECONDS, live_node, manifest
+from msgspec import structs
 from node_pieces import identity
 
 from shoal.defenses.verdict import Counters
 from shoal.node.compute import InlineCompute
-from shoal.node.greet import AGAIN_SECONDS, Greeter, ManifestWatch, time_document
-from shoal.protocol.errors import UsageError
+from shoal.node.greet import A_LOOK, AGAIN_SECONDS, CLAIMS, MANIFEST_SECONDS, Greeter, ManifestWatch, time_document
+from shoal.protocol.manifest import Manifest
 from shoal.protocol.memory import LinkModel, MemoryNetwork, MemoryTransport, Partition
 from shoal.protocol.transport import Received
 from shoal.protocol.virtual import VirtualTimeLoop
@@ -128,27 +129,126 @@ def test_whatever_a_peer_answers_is_counted() -> None:
     run(scenario)
 
 
-def test_a_newer_manifest_is_asked_for_once_for_each_claim() -> None:
-    offered: list[str] = []
+def test_a_comer_and_goer_has_one_voice_about_the_time() -> None:
+    async def scenario() -> None:
+        network = MemoryNetwork(LinkModel(delay=0.0, jitter=0.0))
+        greets = greeter(network.join(KEYS[0]), [])
+        for number, ahead in ((1, 1e6), (2, 0.0), (3, 0.0)):
+            serve(network.join(identity(number).key), b"", ahead)
+        for _ in range(5):
+            await greets.greet(KEYS[1])
+        await greets.greet(KEYS[2])
+        await greets.greet(identity(3).key)
+        assert greets.clock_offset == 0.0
 
-    def offer(text: str) -> bool:
-        offered.append(text)
-        if text == "forged":
-            raise UsageError("not signed by the founder")
+    run(scenario)
+
+
+def test_a_bootstrap_that_has_no_announcements_still_tells_the_time() -> None:
+    async def scenario() -> None:
+        network = MemoryNetwork(LinkModel(delay=0.0, jitter=0.0))
+        greets = greeter(network.join(KEYS[0]), [])
+        network.join(KEYS[1]).serve("time", time_document(lambda: now() + 5.0))
+        await greets.look()
+        assert greets.clock_offset == 5.0
+
+    run(scenario)
+
+
+def test_a_thousand_names_without_a_peer_do_not_hold_up_a_look() -> None:
+    async def scenario() -> None:
+        network = MemoryNetwork()
+        mine = network.join(KEYS[0])
+        for number in range(1, 200):
+            network.join(bytes([number]) * 32)
+        greets = greeter(mine, [])
+        began = now()
+        await greets.look()
+        assert now() - began < 60.0
+        assert sum(greets.counters.state().values()) == A_LOOK
+
+    run(scenario)
+
+
+def revision(number: int) -> Manifest:
+    return structs.replace(manifest(), revision=number, effective_round=number, signature="").sign(identity(0))
+
+
+class Told:
+    """A watch that takes every manifest with a good signature, and notes which."""
+
+    def __init__(self, transport: MemoryTransport, admitted: Callable[[bytes], bool] = lambda _: True) -> None:
+        self.taken: list[int] = []
+        self.watch = ManifestWatch(transport, self.take, Counters(), admitted)
+
+    def take(self, later: Manifest) -> bool:
+        self.taken.append(later.revision)
         return True
 
+
+def test_a_newer_manifest_is_asked_for_once_for_each_claim() -> None:
     async def scenario() -> None:
         network = MemoryNetwork()
         mine, liar, honest = (network.join(key) for key in KEYS)
-        liar.serve("manifest", lambda: b"forged")
-        honest.serve("manifest", lambda: b"revision 3")
-        watch = ManifestWatch(mine, offer, Counters())
+        forged = structs.replace(revision(9), signature="00" * 64).to_toml()
+        liar.serve("manifest", forged.encode)
+        honest.serve("manifest", revision(3).to_toml().encode)
+        told = Told(mine)
         for _ in range(5):
-            await watch.hear(KEYS[1], 9, newest=2)
-        await watch.hear(KEYS[2], 2, newest=2)
-        await watch.hear(KEYS[2], 3, newest=2)
-        await watch.hear(identity(3).key, 3, newest=2)
-        assert offered == ["forged", "revision 3"]
-        assert watch.counters.state() == {"manifest/refused": 1, "manifest/taken": 1, "manifest/unreachable": 1}
+            told.watch.hear(KEYS[1], 9, newest=2)
+            await told.watch.follow_up()
+        told.watch.hear(KEYS[2], 2, newest=2)
+        told.watch.hear(KEYS[2], 3, newest=2)
+        await told.watch.follow_up()
+        assert told.taken == [3]
+        assert told.watch.counters.state() == {"manifest/refused": 1, "manifest/taken": 1}
+
+    asyncio.run(scenario())  # threads, and so no virtual time
+
+
+def test_a_claim_that_nobody_answered_for_is_followed_up_again() -> None:
+    async def scenario() -> None:
+        network = MemoryNetwork(LinkModel(delay=0.0, jitter=0.0))
+        told = Told(network.join(KEYS[0]))
+        told.watch.hear(KEYS[1], 3, newest=2)
+        await told.watch.follow_up()
+        assert told.watch.counters.state() == {"manifest/unreachable": 1}
+        network.join(KEYS[1]).serve("manifest", revision(3).to_toml().encode)
+        told.watch.hear(KEYS[1], 3, newest=2)
+        await told.watch.follow_up()
+        assert told.taken == [3]
+
+    asyncio.run(scenario())
+
+
+def test_liars_are_asked_one_after_another_and_behind_those_who_are_admitted() -> None:
+    """Each of a thousand free keys may claim a revision: the fetches of the training must not wait for them."""
+    asked: list[bytes] = []
+    under_way = 0
+
+    class Slow(MemoryTransport):
+        async def ask(self, peer: bytes, name: str, limit: int) -> bytes:
+            nonlocal under_way
+            under_way += 1
+            assert under_way == 1
+            asked.append(peer)
+            try:
+                await asyncio.sleep(10_000)
+            finally:
+                under_way -= 1
+            return b""
+
+    async def scenario() -> None:
+        transport = MemoryNetwork().join(KEYS[0])
+        transport.__class__ = Slow
+        told = Told(transport, lambda key: key == KEYS[2])
+        for number in range(2 * CLAIMS):
+            told.watch.hear(number.to_bytes(32, "big"), 2**63 - 1, newest=2)
+        told.watch.hear(KEYS[2], 3, newest=2)
+        following = asyncio.create_task(told.watch.run())
+        await asyncio.sleep(MANIFEST_SECONDS * 3.5)
+        following.cancel()
+        assert asked[0] == KEYS[2]
+        assert len(asked) == 4
 
     run(scenario)
