@@ -181,7 +181,8 @@ class Lane:
                 judged.sets.append(outcome)
             elif outcome:
                 judged.offenders.append(candidate.peer)
-        self.counters.add("bridge", "used", len(judged.sets))
+        if judged.sets:
+            self.counters.add("bridge", "used", len(judged.sets))
         return judged
 
     def _judge(self, candidate: Candidate, moment: Moment, age: int) -> PeerSet | bool:
@@ -206,7 +207,8 @@ class Lane:
         kept = [row for row, verdict in enumerate(verdicts) if verdict.usable]
         if 2 * len(kept) < len(texts):
             return self._refuse(next(verdict.reason for verdict in verdicts if not verdict.usable), True)
-        self.counters.add("bridge", "copied_row", len(texts) - len(kept))
+        if len(kept) < len(texts):
+            self.counters.add("bridge", "copied_row", len(texts) - len(kept))
         return self._graded(source, candidate, kept)
 
     def _graded(self, source: UnsignedSource, candidate: Candidate, kept: Sequence[int]) -> PeerSet | bool:

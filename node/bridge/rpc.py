@@ -23,8 +23,17 @@ CONNECT_SECONDS = 5.0
 CALL_SECONDS = 5.0
 REQUEST_SECONDS = 10.0  # for p2pd itself
 AGAIN_SECONDS = 20.0  # between two tries at bootstraps that are out of reach
-# No listening, no DHT service for others, no port mapping; relays only to reach peers behind them.
-FLAGS = ("-noListenAddrs=1", "-dhtClient=1", "-relay=1", "-connManager=0", "-natPortMap=0", "-autonat=0")
+# No listening, no DHT service for others, no port mapping; relays only to reach peers behind them. Without the last
+# flag p2pd ends after a minute in which nobody used hivemind's own kind of connection to it.
+FLAGS = (
+    "-noListenAddrs=1",
+    "-dhtClient=1",
+    "-relay=1",
+    "-connManager=0",
+    "-natPortMap=0",
+    "-autonat=0",
+    "-idleTimeout=0s",
+)
 
 
 class Caller:
