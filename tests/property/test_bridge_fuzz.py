@@ -84,7 +84,7 @@ def decoded(data: bytes) -> list[ForeignSet] | None:
     return None
 
 
-@settings(max_examples=250)
+@settings(max_examples=120)
 @given(values())
 def test_a_nearly_right_value_is_a_result_or_a_reason(data: bytes) -> None:
     sets = decoded(data)
@@ -110,7 +110,7 @@ def test_arbitrary_msgpack_is_a_reason(value: Any) -> None:
     decoded(packed(value))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(anything, max_size=6), st.binary(max_size=6), st.integers(0, 10**6))
 def test_a_good_entry_is_found_among_any_others(others: list[Any], noise: bytes, cut: int) -> None:
     good = [PEER, b"value", NOW + LIVES_SECONDS]
