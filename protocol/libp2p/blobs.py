@@ -95,6 +95,11 @@ class Server:
         self._shelf, self._count = shelf, count
         self._slots = Slots(SERVED, SERVED_EACH, SERVED_WAITING, WAIT_SECONDS)
 
+    @property
+    def places_taken(self) -> int:
+        """How many streams are served now."""
+        return self._slots.taken
+
     async def blob(self, remote: Remote, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle one stream of BLOB."""
 
