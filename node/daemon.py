@@ -5,6 +5,7 @@ training. Two supervisors, at the end of this file, alone catch everything; they
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -158,9 +159,12 @@ class Daemon:
                 await transport.start()
                 self._network_ready = True
                 log.info("listening: %s", ", ".join(transport.addresses()) or "no address")
-            except EnvironmentFault as error:
+            except UsageError:
+                raise
+            except Exception as error:  # whatever it is, it is no reason to end the training
                 self.counters.add("network", "start_failed")
-                log.warning("the network did not start: %s; trying again in %.0f s", error, wait)
+                unforeseen = None if isinstance(error, EnvironmentFault) else error
+                log.warning("the network did not start: %s; again in %.0f s", error, wait, exc_info=unforeseen)
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, LONGEST_RETRY_SECONDS)
 
@@ -176,18 +180,36 @@ class Daemon:
         if self.ledger is not None:
             await self.ledger.drain()
         if self.checkpoints is not None:
-            await self._save()
+            await self._save_for(self._checkpoint_wanted)
+
+    async def _save_for(self, waiting: list[asyncio.Future[str]]) -> None:
+        """Save, and tell those who wait for it; who has gone meanwhile is no matter. Raises EnvironmentFault."""
+        try:
+            path = await self._save()
+        except EnvironmentFault as error:
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            raise
+        else:
+            for future in waiting:
+                if not future.done():
+                    future.set_result(path)
+        finally:
+            waiting.clear()
 
     async def _save(self) -> str:
         assert self.checkpoints is not None
         return str(await self.checkpoints.save())
 
     async def _close(self) -> None:
-        await self.server.close()
-        await self.parts.transport.close()
-        if self.parts.learner and self.parts.learner.bridge:
-            await self.parts.learner.bridge.close()
-        self.parts.close()
+        """Let go of everything, the doors first; what fails to close keeps nothing else open."""
+        async with contextlib.AsyncExitStack() as rest:
+            rest.callback(self.parts.close)
+            if self.parts.learner and self.parts.learner.bridge:
+                rest.push_async_callback(self.parts.learner.bridge.close)
+            rest.push_async_callback(self.parts.transport.close)
+            rest.push_async_callback(self.server.close)
 
     # -- work beside the training -------------------------------------------------------------------------------------
 
@@ -231,12 +253,9 @@ class Daemon:
     async def _between_passes(self) -> None:
         if self.checkpoints is not None:
             await self.checkpoints.after_pass()
-        waiting, self._checkpoint_wanted = self._checkpoint_wanted, []
-        for future in waiting:
-            try:
-                future.set_result(await self._save())
-            except EnvironmentFault as error:
-                future.set_exception(error)
+        if self._checkpoint_wanted:
+            with contextlib.suppress(EnvironmentFault):  # counted, and told to who asked
+                await self._save_for(self._checkpoint_wanted)
 
     def _record(self, result: RoundResult) -> None:
         """Take in what a pass brought forth."""

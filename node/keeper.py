@@ -6,6 +6,7 @@ the time since then, never a sequence number, never the position in swarm time.
 
 import asyncio
 import contextlib
+import logging
 import time
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from shoal.node.events import RoundResult
 from shoal.node.loop import Node
 from shoal.node.store.recorder import Recorder
 from shoal.node.witness import PassNotes
-from shoal.protocol.errors import EnvironmentFault
+from shoal.protocol.errors import EnvironmentFault, UsageError
 from shoal.trainer.checkpoint import load_latest, save
 
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30.0  # a pass is written in milliseconds
 KEPT_CHECKPOINTS = 2  # the latest, and the one before in case that a disk error spoils it
 
 
@@ -36,7 +40,8 @@ class Checkpoints:
     def restore(self) -> int | None:
         """Set the node to its newest whole checkpoint; return its policy version, None when there is none.
 
-        Raises EnvironmentFault when there are checkpoints but all are damaged: a new beginning must be meant.
+        Raises EnvironmentFault when there are checkpoints but all are damaged, UsageError when the newest is of
+        another model: a new beginning must be meant.
         """
         saved = load_latest(self.folder)
         if saved is None:
@@ -46,7 +51,10 @@ class Checkpoints:
         for damaged in saved.skipped:
             self.counters.add("checkpoint", "damaged")
             self.failure = f"a damaged checkpoint was passed over: {damaged}"
-        snapshot.restore(self.node, saved.tensors, saved.state)
+        try:
+            snapshot.restore(self.node, saved.tensors, saved.state)
+        except UsageError as error:
+            raise UsageError(f"{error}, or move {self.folder} away to begin anew") from error
         return self.node.organs.trainer.policy.version
 
     async def after_pass(self) -> None:
@@ -108,5 +116,10 @@ class LedgerWriter:
                 self._waiting.task_done()
 
     async def drain(self) -> None:
-        """Return when all that was recorded is written."""
-        await self._waiting.join()
+        """Return when all that was recorded is written; a disk that hangs is waited for DRAIN_SECONDS at most."""
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._waiting.join()
+        except TimeoutError:
+            self.counters.add("ledger", "dropped_at_end", max(1, self._waiting.qsize()))
+            log.warning("the ledger was not written to its end within %.0f s", DRAIN_SECONDS)

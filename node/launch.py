@@ -26,4 +26,9 @@ def run_node(home: Home, config: RunConfig) -> int:
         parts = put_together(home, config, revisions)
         through_root()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(Daemon(parts).run())
+            try:
+                daemon = Daemon(parts)
+            except BaseException:
+                parts.close()
+                raise
+            return runner.run(daemon.run())

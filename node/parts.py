@@ -22,6 +22,7 @@ from shoal.node.store.recorder import Recorder
 from shoal.node.swarms import Revisions
 from shoal.node.view import Mode, PeerDict
 from shoal.node.wiring import Conduct, Surroundings, defenses_without, sampling_of, wire
+from shoal.protocol.envelope import Announcement
 from shoal.protocol.errors import UsageError
 from shoal.protocol.identity import Identity
 from shoal.protocol.libp2p.settings import Libp2pSettings, PeerView, RecordFacts
@@ -67,7 +68,8 @@ class Learner:
         publisher.served.clear()
         for round, digest, announcement in self.store.reader.served(oldest):
             blob = self.recorder.blobs.get(digest)
-            if blob is not None:
+            here = Announcement.decode(announcement).header.swarm_id == publisher.claims.swarm_id
+            if blob is not None and here:
                 publisher.transport.offer(digest, blob)
                 publisher.served.append((round, digest, announcement))
 
@@ -224,6 +226,7 @@ def _learner(parts: Parts) -> Learner:
     set_threads(config.life.threads)
     registry = TaskRegistry(local_specs(manifest, data_folder(home.path)))
     habits = _habits(config, manifest, registry)
+    habits = _habits(config, manifest, registry)
     policy = _policy(config, manifest)
     store = Store(home.database, time.time, keep_rounds=config.life.keep_ledger_rounds)
     blobs = BlobStore(home.blobs, config.life.keep_blobs_mb * MIB)
@@ -245,7 +248,7 @@ def _learner(parts: Parts) -> Learner:
     bridge = None
     if config.bridge.enabled:
         seed = parts.identity.derive(BRIDGE_PURPOSE)
-        bridge = put_bridge(node, config.bridge, seed, home.path)
+        bridge = put_bridge(node, config.bridge, seed)
     return Learner(node, store, recorder, grader, compute, bridge)
 
 

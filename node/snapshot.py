@@ -11,6 +11,7 @@ from torch import Tensor
 
 from shoal.node.compute import InlineCompute
 from shoal.node.loop import Node
+from shoal.protocol.errors import UsageError
 
 State = dict[str, Any]
 
@@ -33,6 +34,8 @@ def take(node: Node) -> tuple[dict[str, Tensor], State]:
     gatherer, publisher = organs.gatherer, organs.publisher
     tensors, trainer = organs.trainer.state_dict()
     state: State = {
+        "swarm": organs.prompts.manifest.swarm_id,
+        "lineage": organs.trainer.policy.lineage,
         "trainer": trainer,
         "position": [node.round, node.passes, node.told],
         "choice": random_state(node.rng),
@@ -52,25 +55,41 @@ def take(node: Node) -> tuple[dict[str, Tensor], State]:
 
 
 def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
-    """Set a newly assembled node to what `take` returned."""
+    """Set a newly assembled node to what `take` returned; of another swarm's state only what was learned there.
+
+    Raises UsageError for the state of a node with another base model.
+    """
     organs = node.organs
-    gatherer, publisher = organs.gatherer, organs.publisher
+    manifest, policy = organs.prompts.manifest, organs.trainer.policy
+    if state.get("lineage", policy.lineage) != policy.lineage:  # a checkpoint of an earlier version does not say
+        raise UsageError(
+            f"the checkpoint is of another model, of lineage {state['lineage'].hex()[:16]}, not "
+            f"{policy.lineage.hex()[:16]}: give the --model that it was made with"
+        )
     node.generator.set_state(tensors["generator"])
     organs.trainer.load({name: tensor for name, tensor in tensors.items() if name != "generator"}, state["trainer"])
     organs.engine.refresh()
-    node.round, node.passes, node.told = state["position"]
     restore_random(node.rng, state["choice"])
-    organs.lags.restore(state["lags"])
+    organs.gatherer.counters.restore(state["counters"])
+    organs.publisher.sequences.resume(state["sequence"])
+    node.told = state["position"][2]
+    if state.get("swarm", manifest.swarm_id) == manifest.swarm_id:
+        _restore_in_swarm(node, state)
+    if isinstance(organs.compute, InlineCompute):
+        restore_random(organs.compute.rng, state["speed"])
+
+
+def _restore_in_swarm(node: Node, state: State) -> None:
+    """Take up the place in the swarm again: rounds, peers, and what was published."""
+    gatherer, publisher = node.organs.gatherer, node.organs.publisher
+    node.round, node.passes, _ = state["position"]
+    node.organs.lags.restore(state["lags"])
     gatherer.gate.restore(state["gate"])
     gatherer.gate.reputation.restore(state["reputation"])
-    gatherer.counters.restore(state["counters"])
     gatherer.screening.memory.duplicates.restore(state["duplicates"])
     gatherer.pool.restore(state["pool"])
     publisher.served.clear()
     publisher.served.extend((round, digest, announcement) for round, digest, announcement in state["served"])
-    publisher.sequences.resume(state["sequence"])
     if publisher.attack is not None:
         publisher.attack.restore(state["attack"][0])
         restore_random(publisher.attack_rng, state["attack"][1])
-    if isinstance(organs.compute, InlineCompute):
-        restore_random(organs.compute.rng, state["speed"])
