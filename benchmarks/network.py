@@ -36,6 +36,7 @@ from shoal.protocol.manifest import SwarmLimits
 
 WORKER = Path(__file__).with_name("_network_worker.py")
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "network.md"
+SOAK = RESULTS.with_name("soak.md")
 SIZES = (64 * KIB, MIB, 16 * MIB)
 PROTOTYPE = {4: (33, 56, 494), 8: (106, 161, 790)}  # milliseconds, of the trial that came before this node
 PATIENCE = 180.0
@@ -231,6 +232,20 @@ def measure_soak(rounds: int) -> list[tuple[int, float]]:
     return seen
 
 
+def soak_page(seen: list[tuple[int, float]]) -> str:
+    """Return the memory of a node over many rounds as a page."""
+    rows = "\n".join(f"| {round} | {memory:.1f} |" for round, memory in seen)
+    return f"""# Memory over many rounds
+
+`python benchmarks/network.py --soak {seen[-1][0]}`: one node of two, and a bootstrap, as processes on this machine, rounds of
+one second, other work beside it. Resident memory of the node's process; its caches are bounded, and fill in the first rounds.
+
+| round | MiB |
+|---:|---:|
+{rows}
+"""
+
+
 def report(sharings: list[Sharing], admission: Admission, lag: dict[str, float]) -> str:
     """Return the results as a page."""
     lines = [
@@ -277,7 +292,7 @@ def report(sharings: list[Sharing], admission: Admission, lag: dict[str, float])
 def main(*, quick: bool = False, soak: int = 0) -> int:
     """Measure, print, and write the page."""
     if soak:
-        measure_soak(soak)
+        SOAK.write_text(soak_page(measure_soak(soak)), encoding="utf-8")
         return 0
     sharings = [
         measure_sharing(count, SIZES[:1] if quick else SIZES, 2 if quick else 7)
