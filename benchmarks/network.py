@@ -237,8 +237,9 @@ def soak_page(seen: list[tuple[int, float]]) -> str:
     rows = "\n".join(f"| {round} | {memory:.1f} |" for round, memory in seen)
     return f"""# Memory over many rounds
 
-`python benchmarks/network.py --soak {seen[-1][0]}`: one node of two, and a bootstrap, as processes on this machine, rounds of
-one second, other work beside it. Resident memory of the node's process; its caches are bounded, and fill in the first rounds.
+`python benchmarks/network.py --soak {seen[-1][0]}`: one node of two, and a bootstrap, as processes on this machine,
+rounds of one second, other work beside it. Resident memory of the node's process; its caches are bounded, and fill in
+the first rounds.
 
 | round | MiB |
 |---:|---:|
