@@ -53,6 +53,7 @@ class Keeper:
             self._roads.link, self._roads.connected = None, {}
             self._place.count("p2pd_ended")
             log.warning("the network daemon is gone (%s): it is started again", reason)
+            link.daemon.kill()  # it may only be frozen
             await link.close()
             wait = FIRST_WAIT if loop.time() - began > STEADY_SECONDS else min(2 * wait, LAST_WAIT)
             while not await self._again(link):

@@ -31,6 +31,7 @@ class Members:
         self._swarm_id, self._known, self._roads = place.swarm_id, known, roads
         self._client = Client(roads.open, min(rhythm.answer, 5.0))  # its own places: fetches must not delay it
         self._strangers = Backoff(rhythm.first_retry, rhythm.last_retry, PATIENCE)
+        self._lapsed = Backoff(rhythm.first_retry, rhythm.last_retry)
         self._tasks = Tasks()
 
     def look(self, lost: set[str]) -> None:
@@ -38,9 +39,13 @@ class Members:
         now, monotonic = time.time(), asyncio.get_running_loop().time()
         for peer in filter(None, map(self._known.by_transport, lost)):
             self._ask(peer, DOWN)
-        silent = [peer for peer in self._known.alive() if now - peer.heard > self._rhythm.probe]
-        for peer in sorted(silent, key=lambda peer: peer.heard):
-            if peer.transport_id in self._roads.connected:
+        connected = [peer for peer in self._known.all() if peer.transport_id in self._roads.connected]
+        for peer in sorted(connected, key=lambda peer: peer.heard):
+            if peer.failures < DOWN:
+                due = now - peer.heard > self._rhythm.probe
+            else:
+                due = self._lapsed.due(peer.transport_id, monotonic)  # it may only have slept
+            if due:
                 self._ask(peer, 1)
         for transport_id in self._roads.connected:
             if self._known.by_transport(transport_id) is None and self._strangers.due(transport_id, monotonic):
@@ -66,6 +71,7 @@ class Members:
         except FetchFailed as failure:
             if failure.reason in ("unreachable", "timeout"):
                 self._known.failed(peer.key, weight)
+                self._lapsed.failed(peer.transport_id, asyncio.get_running_loop().time())
             else:
                 self._known.heard(peer.key)
             return

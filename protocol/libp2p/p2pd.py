@@ -36,6 +36,7 @@ STOP_SECONDS = 5.0
 FRESH_SECONDS = 60.0  # a younger folder may be about to be locked
 MAX_MESSAGE = 2 * 2**20  # bytes of one DHT message; bulk goes over streams
 MAX_LINE = 4096
+MAX_BASE = 60  # characters
 _PREFIX = "shoal-p2pd-"
 # Runs in the child before p2pd replaces it. A parent that died before prctl took effect is noticed by its pid.
 _LAUNCH = (
@@ -77,7 +78,7 @@ class Daemon:
     async def start(self, seconds: float) -> None:
         """Start p2pd and wait until it listens. Raises EnvironmentFault; then nothing is left behind."""
         _sweep()
-        self.folder = tempfile.mkdtemp(prefix=_PREFIX)
+        self.folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_base())
         self._lock = _lock(Path(self.folder))
         try:
             self._spawn()
@@ -221,6 +222,12 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
+def _base() -> str:
+    """Where folders are made: the path of a Unix socket has 107 bytes at most."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= MAX_BASE else "/tmp"
+
+
 def _lock(folder: Path) -> int | None:
     """Hold the lock of a folder for as long as this process lives; None when another holds it."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -234,7 +241,7 @@ def _lock(folder: Path) -> int | None:
 
 def _sweep() -> None:
     """Remove the folders of processes that were killed. A lock tells, not a pid: containers may share /tmp."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    for folder in Path(_base()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.getuid() or time.time() - folder.lstat().st_mtime < FRESH_SECONDS:
                 continue

@@ -19,6 +19,7 @@ from shoal.protocol.libp2p import tunnel
 from shoal.protocol.libp2p.addresses import full, parse, tellable
 from shoal.protocol.libp2p.ask import ask_address
 from shoal.protocol.libp2p.blobs import ASK, BLOB, Client, Crowded, Server, Shelf
+from shoal.protocol.libp2p.control import Handler, Remote
 from shoal.protocol.libp2p.discovery import Discovery
 from shoal.protocol.libp2p.gossip import Valid
 from shoal.protocol.libp2p.keeper import Keeper
@@ -73,12 +74,13 @@ class Libp2pTransport:
         self._mesh = Mesh(place, self._known, valid, roads.open, self.inbox.deliver)
         self._reach = Reach(roads.open)
         server = Server(self._shelf, self.count)
-        handlers = {
+        serving = {
             BLOB: server.blob,
             ASK: server.document,
             REACH: ReachServer(self.count).serve,
             tunnel.PROTOCOL: self._mesh.handler,
         }
+        handlers = {protocol: self._noting(handler) for protocol, handler in serving.items()}
         self._keeper = Keeper(place, roads, handlers, self._restarted)
         self._tasks = Tasks()
         self._published: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
@@ -303,6 +305,17 @@ class Libp2pTransport:
         self._known.heard(key)
         self.count(f"{what}ed")
         return answer
+
+    def _noting(self, handler: Handler) -> Handler:
+        """A handler that takes each stream of a known peer for a sign of life."""
+
+        async def noting(remote: Remote, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            peer = self._known.by_transport(remote.peer_id)
+            if peer is not None:
+                self._known.heard(peer.key)
+            await handler(remote, reader, writer)
+
+        return noting
 
     async def _store(self, topic: str, data: bytes, ttl: float) -> None:
         link, key = self._roads.link, self._place.identity.key
