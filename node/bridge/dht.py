@@ -53,7 +53,8 @@ class ForeignDht:
         """Return the entries of a round, of each peer the one that lasts longest; an empty list when none is found."""
         newest: dict[str, Entry] = {}
         for answer in await self._walk(key_of_round(round)):
-            for entry in self._entries(answer):
+            # Up to 4 MiB are walked over: not in the loop that serves the network.
+            for entry in await asyncio.to_thread(self._entries, answer):
                 if entry.peer not in newest or newest[entry.peer].expires < entry.expires:
                     newest[entry.peer] = entry
         return list(newest.values())

@@ -14,7 +14,7 @@ from shoal.node.bridge.lane import SETS_PER_PEER, Candidate, Lane, Moment, Mutes
 from shoal.node.bridge.options import BridgeOptions
 from shoal.node.bridge.questions import Questions, question_of
 from shoal.node.bridge.rounds import RoundFinder
-from shoal.node.bridge.wire import SharedSet, decode_value, encode_value, unwrap
+from shoal.node.bridge.wire import ForeignSet, SharedSet, decode_value, encode_value, unwrap
 from shoal.node.compute import Compute
 from shoal.node.sets import OwnSet, PeerSet
 from shoal.protocol.errors import ProtocolError, TooLarge
@@ -162,22 +162,22 @@ class Bridge:
         self._opened[round] = self._opened.get(round, 0) + len(drawn)
         for entry in drawn:
             self._seen.put((entry.peer, round), True)
-            self._open(round, entry, now)
-            await asyncio.sleep(0)  # one value takes milliseconds, all of them must not hold up the loop
+        opened = await self.organs.compute.run("screen", lambda: [_opened(entry) for entry in drawn])
+        for entry, sets in zip(drawn, opened, strict=True):
+            if isinstance(sets, ProtocolError):
+                self._count(sets.reason)
+                self.mutes.offend(entry.peer, now)
+            else:
+                self._count("read")
+                self._keep(entry.peer, round, sets)
 
-    def _open(self, round: int, entry: Entry, now: int) -> None:
-        try:
-            sets = decode_value(unwrap(entry.value))
-        except ProtocolError as error:
-            self._count(error.reason)
-            self.mutes.offend(entry.peer, now)
-            return
-        self._count("read")
+    def _keep(self, peer: str, round: int, sets: Sequence[ForeignSet]) -> None:
+        """Keep a few sets of one value for the lane: of those whose question is known."""
         known: list[Candidate] = []
         for foreign in sets:
             scorable = self.organs.questions.find(foreign.question)
             if scorable is not None:
-                known.append(Candidate(entry.peer, round, foreign, scorable))
+                known.append(Candidate(peer, round, foreign, scorable))
         self._count("unknown_question", len(sets) - len(known))
         taken = self.rng.sample(known, min(SETS_PER_PEER, len(known)))
         self._count("beyond_sets_per_peer", len(known) - len(taken))
@@ -194,7 +194,11 @@ class Bridge:
         self._opened = {round: count for round, count in self._opened.items() if round >= oldest}
 
     async def _write(self) -> None:
-        """Write own sets under the current round and the next: its peers read a round only just after they wrote."""
+        """Write own sets under the current round and the next: its peers read a round only just after they wrote.
+
+        A node that pauses does not write the same old sets for ever.
+        """
+        oldest = self.organs.clock.round() - self.options.bridge_max_age
         shared = [
             SharedSet(
                 question_of(own.prompt),
@@ -203,7 +207,10 @@ class Bridge:
                 tuple(completion.text for completion in own.completions),
             )
             for own in self._own
+            if own.round >= oldest
         ]
+        if not shared:
+            return
         value = self._fitting(shared)
         if value is None:
             self._count("own_too_large")
@@ -223,3 +230,11 @@ class Bridge:
     def _count(self, reason: str, count: int = 1) -> None:
         if count:
             self.organs.counters.add("bridge", reason, count)
+
+
+def _opened(entry: Entry) -> list[ForeignSet] | ProtocolError:
+    """Return the sets of a stored value, or what is wrong with it."""
+    try:
+        return decode_value(unwrap(entry.value))
+    except ProtocolError as error:
+        return error

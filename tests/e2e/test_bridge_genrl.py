@@ -209,6 +209,10 @@ def malformed(question: str) -> dict[str, tuple[bytes, str]]:
         name = name or hashlib.md5(question.encode(), usedforsecurity=False).hexdigest()
         return msgpack.packb({name: [payload]}, use_bin_type=True)
 
+    nested: Any = 1
+    for _ in range(900):
+        nested = [nested]
+
     def without(name: str) -> bytes:
         return value({key: item for key, item in states.items() if key != name})
 
@@ -218,6 +222,8 @@ def malformed(question: str) -> dict[str, tuple[bytes, str]]:
         "no test": (without("test"), "missing_test"),
         "no metadata": (without("metadata"), "missing_metadata"),
         "world_state nil": (value(states, world_state=None), "world_state_not_map"),
+        "environment nil": (value(None), "environment_not_map"),
+        "metadata 900 deep": (value({**states, "metadata": {"a": nested}}), "too_deep"),
         "question a number": (value({**states, "question": 7}), "question_not_text"),
     }
 

@@ -257,6 +257,16 @@ def test_own_sets_are_written_under_the_current_round_and_the_next() -> None:
     live(work, bridge_write=True)
 
 
+def test_own_sets_that_grew_old_are_written_no_more() -> None:
+    async def work(place: Place) -> None:
+        await place.one_pass()
+        await asyncio.sleep(2 * ROUND_SECONDS)
+        await place.bridge.fetch()
+        assert place.network.written == {}
+
+    live(work, bridge_write=True)
+
+
 def test_without_writing_nothing_leaves() -> None:
     async def work(place: Place) -> None:
         await place.one_pass()
