@@ -226,7 +226,6 @@ def _learner(parts: Parts) -> Learner:
     set_threads(config.life.threads)
     registry = TaskRegistry(local_specs(manifest, data_folder(home.path)))
     habits = _habits(config, manifest, registry)
-    habits = _habits(config, manifest, registry)
     policy = _policy(config, manifest)
     store = Store(home.database, time.time, keep_rounds=config.life.keep_ledger_rounds)
     blobs = BlobStore(home.blobs, config.life.keep_blobs_mb * MIB)
