@@ -41,8 +41,15 @@ class Reputation:
         self.round = 0
 
     def advance(self, round_number: int) -> None:
-        """Tell the current round; time never runs backwards here."""
+        """Tell the current round. A small step back is no time; after a longer one the clock had been wrong before,
+        and what was noted by it moves with it: else nobody would be let back in years."""
         with self._lock:
+            ahead = self.round - round_number
+            if ahead > self._config.parole:
+                for _, record in [*self._records.items(), *self._muted.items()]:
+                    record.updated -= ahead
+                    record.muted_until -= ahead
+                self.round = round_number
             self.round = max(self.round, round_number)
             for subject, record in [item for item in self._muted.items() if item[1].muted_until <= self.round]:
                 self._muted.pop(subject)

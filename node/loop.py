@@ -163,7 +163,7 @@ class Node:
         self.passes += 1
         self.organs.lags.began(round, self.organs.trainer.policy.version)
         self.organs.gatherer.enter_round(round)
-        self.organs.publisher.forget(round - self.organs.prompts.manifest.limits.max_age_rounds)
+        self.organs.publisher.forget(round - self.organs.prompts.manifest.limits.max_age_rounds, round)
 
     def adopt(self, manifest: Manifest) -> None:
         """Live by a new revision of the manifest from now on; tasks and time never change between revisions."""

@@ -81,11 +81,17 @@ class Publisher:
             await self.transport.announce(outgoing.announcement)
             self.counters.add("publish", "announced")
 
-    def forget(self, before_round: int) -> None:
-        """Stop serving what is too old for any peer to train on."""
-        while self.served and self.served[0][0] < before_round:
-            self.transport.withdraw(self.served.popleft()[1])
-            self.counters.add("publish", "withdrawn")
+    def forget(self, before_round: int, current: int) -> None:
+        """Stop serving what is too old for any peer to train on, and what a clock that ran ahead dated after now."""
+        kept = deque(item for item in self.served if before_round <= item[0] <= current)
+        if len(kept) == len(self.served):
+            return
+        still = {digest for _, digest, _ in kept}
+        for _, digest, _ in self.served:
+            if digest not in still:
+                self.transport.withdraw(digest)
+        self.counters.add("publish", "withdrawn", len(self.served) - len(kept))
+        self.served = kept
 
     def recent(self) -> bytes:
         """Return the latest announcements whose blobs are still served, in a row: what a late joiner asks for."""

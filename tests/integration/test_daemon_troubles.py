@@ -81,7 +81,7 @@ def test_a_network_library_that_fails_in_an_unforeseen_way_ends_no_training(tmp_
         transport.start_errors = [RuntimeError("never seen"), OSError(28, "No space left on device")]
         running = asyncio.create_task(daemon.run())
         await until(lambda: transport.started == 3 and daemon.board.steps >= 1)
-        assert daemon.counters.get("network/start_failed") == 2
+        assert daemon.counters.get("supervisor/connect") == 2
         daemon.stop()
         assert await running == 0
 
@@ -165,5 +165,24 @@ def test_what_fails_to_close_keeps_nothing_else_open(tmp_path: Path) -> None:
             await running
         assert closed
         assert not home.socket.exists()
+
+    run(main)
+
+
+def test_what_a_clock_that_ran_ahead_dated_after_now_is_served_no_longer(tmp_path: Path) -> None:
+    """It stood before all that came later, so that nothing was ever withdrawn again."""
+
+    async def main() -> None:
+        daemon = daemon_of(home_of(tmp_path), manifest_of(FOUNDER), MemoryNetwork())
+        publisher = daemon.parts.learner.node.organs.publisher
+        oldest = daemon.parts.clock.round() - 100
+        for round in (oldest, 10**8, oldest):
+            publisher.served.append((round, bytes(32), b""))
+        running = asyncio.create_task(daemon.run())
+        await until(lambda: daemon.board.steps >= 1)
+        assert all(oldest < round <= daemon.parts.clock.round() for round, _, _ in publisher.served)
+        assert daemon.counters.get("publish/withdrawn") == 3
+        daemon.stop()
+        assert await running == 0
 
     run(main)

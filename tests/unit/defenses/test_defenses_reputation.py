@@ -134,6 +134,18 @@ def test_time_never_runs_backwards():
     assert book.round == 10
 
 
+def test_after_a_clock_that_ran_far_ahead_the_muted_are_let_back_in_time():
+    book = reputation()
+    book.advance(10**6)
+    offend(book, 40)
+    assert book.muted(SUBJECT)
+    book.advance(10)  # the clock is set right
+    assert book.round == 10
+    assert book.muted(SUBJECT)
+    book.advance(20)
+    assert not book.muted(SUBJECT)
+
+
 def test_state_comes_back():
     book = reputation()
     offend(book, 4)
