@@ -159,12 +159,9 @@ class Daemon:
                 await transport.start()
                 self._network_ready = True
                 log.info("listening: %s", ", ".join(transport.addresses()) or "no address")
-            except UsageError:
-                raise
-            except Exception as error:  # whatever it is, it is no reason to end the training
+            except EnvironmentFault as error:
                 self.counters.add("network", "start_failed")
-                unforeseen = None if isinstance(error, EnvironmentFault) else error
-                log.warning("the network did not start: %s; again in %.0f s", error, wait, exc_info=unforeseen)
+                log.warning("the network did not start: %s; again in %.0f s", error, wait)
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, LONGEST_RETRY_SECONDS)
 
