@@ -51,6 +51,11 @@ class Control:
         self._serving = Tasks()
         self._peers: Counter[str] = Counter()
 
+    @property
+    def streams(self) -> int:
+        """How many streams of peers are served now."""
+        return len(self._serving)
+
     async def identify(self) -> tuple[str, tuple[str, ...]]:
         """The own peer id, and the addresses that p2pd found for itself."""
         reply = await self._request(self._message("IDENTIFY"), self._seconds)

@@ -31,11 +31,13 @@ def about() -> RecordFacts:
     return RecordFacts(bytes([1]) * 32, bytes([2]) * 32, 3, ("train",), revision=4)
 
 
-def transport(number: int, *bootstraps: Libp2pTransport | str, **fields: Any) -> Libp2pTransport:
+def transport(
+    number: int, *bootstraps: Libp2pTransport | str, swarm_id: bytes = SWARM, **fields: Any
+) -> Libp2pTransport:
     """A transport that has not been started; `bootstraps` are others that have, or addresses."""
     addresses = tuple(each if isinstance(each, str) else each.addresses()[0] for each in bootstraps)
     settings = replace(Libp2pSettings(host="127.0.0.1", bootstraps=addresses, rhythm=QUICK), **fields)
-    return Libp2pTransport(identity(number), SWARM, settings, lambda data: True, about)
+    return Libp2pTransport(identity(number), swarm_id, settings, lambda data: True, about)
 
 
 async def until(condition: Callable[[], object], seconds: float = GENEROUS) -> None:
