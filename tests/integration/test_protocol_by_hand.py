@@ -16,10 +16,11 @@ import msgpack
 from shoal.protocol.libp2p import imports
 from shoal.protocol.libp2p.addresses import split
 from shoal.protocol.libp2p.ask import START_SECONDS
-from shoal.protocol.libp2p.control import Control
+from shoal.protocol.libp2p.control import Control, framed, read_frame
+from shoal.protocol.libp2p.keys import peer_id
 from shoal.protocol.libp2p.p2pd import Daemon
 from shoal.protocol.libp2p.transport import Libp2pTransport
-from shoal.protocol.records import open_record
+from shoal.protocol.records import GOSSIP, open_record, prove
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "protocol_v1.json"
 SWARM_HEX = live.SWARM[:8].hex()
@@ -171,6 +172,72 @@ async def find(stranger: Stranger, key: bytes) -> bytes:
     result = dict(read_fields(dict(answer)[2]))
     assert result[1] == b"\2"
     return result[2]
+
+
+@asynccontextmanager
+async def tunnel(stranger: Stranger) -> AsyncIterator[int]:
+    """A port of this machine whose one connection is carried, byte for byte, over a stream to the node."""
+    far, tasks = await stranger.control.open(stranger.peer, "/shoal/gossip/1", live.GENEROUS), []
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+
+    def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.extend(map(asyncio.ensure_future, (carry(reader, far[1]), carry(far[0], writer))))
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+
+
+class GoGossip:
+    """The GossipSub of go-libp2p, which p2pd has too: another implementation than the node's."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.control = Control(daemon.control_path, "", lambda _: None, live.GENEROUS)
+        self.path, self.messages = daemon.control_path, imports.p2pd_messages()
+
+    async def ask(self, kind: int, topic: str, data: bytes = b"") -> asyncio.StreamReader:
+        request = self.messages.Request()
+        request.type = self.messages.Request.PUBSUB
+        request.pubsub.type, request.pubsub.topic, request.pubsub.data = kind, topic, data
+        reader, self.writer = await asyncio.open_unix_connection(self.path)
+        self.writer.write(framed(request.SerializeToString()))
+        assert self.messages.Response.FromString(await read_frame(reader)).type == self.messages.Response.OK
+        return reader
+
+    async def heard(self, reader: asyncio.StreamReader) -> bytes:
+        return self.messages.PSMessage.FromString(await read_frame(reader)).data
+
+
+def test_the_gossipsub_of_go_libp2p_takes_part_through_a_tunnel() -> None:
+    topic = f"shoal/{SWARM_HEX}/0"
+
+    async def main() -> None:
+        daemon = Daemon(secrets.token_bytes(32), ["-noListenAddrs=1", "-pubsub=1", "-pubsubRouter=gossipsub"])
+        async with visited() as (node, stranger), tunnel(stranger) as port:
+            try:
+                await daemon.start(START_SECONDS)
+                other = GoGossip(daemon)
+                origin = peer_id(prove(live.identity(1), GOSSIP)[0])
+                await other.control.connect(origin, [f"/ip4/127.0.0.1/tcp/{port}"], live.GENEROUS)
+                subscribed = await other.ask(other.messages.PSRequest.SUBSCRIBE, topic)
+                await live.until(lambda: node.gossip_peers == 1)
+                await node.announce(b"from here")
+                async with asyncio.timeout(live.GENEROUS):
+                    assert await other.heard(subscribed) == b"from here"
+                await other.ask(other.messages.PSRequest.PUBLISH, topic, b"from there")
+                async with asyncio.timeout(live.GENEROUS):
+                    assert (await anext(node.announcements())).data == b"from there"
+            finally:
+                await daemon.stop()
+
+    live.run(main)
 
 
 def test_the_library_takes_the_gossip_message_of_the_vectors() -> None:
