@@ -73,7 +73,9 @@ class Daemon:
         node.organs.gatherer.witness = node.organs.publisher.witness = self.notes
         restored = self.checkpoints.restore()
         learner.take_up_position(restored or 0)
-        if restored is not None:
+        if restored is None:
+            log.info("no checkpoint yet: begins with the base model")
+        else:
             log.info("goes on at policy version %d", restored)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -310,6 +312,8 @@ class Daemon:
             "memory_mb": resident_mb(),
             "loop_lag_ms": self.lag.milliseconds(),
             "paused": self.pace.paused,
+            "admission": parts.standing,
+            "listening": {"port": parts.config.network.port, "health_port": parts.config.health.health_port},
         }
         if parts.learner:
             state["store"] = parts.learner.store.sizes() | parts.learner.recorder.blobs.sizes()

@@ -41,8 +41,8 @@ class Order:
     """What a pass asks of the pool: how many sets, of which pointers, which of them are useful, and how long to wait.
 
     `least` sets end the waiting for more announcements, `most` end the search; nobody waits beyond `until`, and nothing
-    more is fetched from `stop` on (both loop time in seconds). One blob gets half of the time until then: a peer that
-    sends as slowly as the transport allows costs no more.
+    more is fetched from `stop` on (both loop time in seconds). In a hurry one blob gets half of the time until then: a
+    peer that sends as slowly as the transport allows costs no more.
     """
 
     least: int
@@ -51,6 +51,7 @@ class Order:
     stop: float
     wanted: Callable[[Pointer], bool]
     useful: Callable[[PeerSet], bool]
+    hurried: bool = False
 
 
 class Gatherer:
@@ -118,7 +119,7 @@ class Gatherer:
             drawn[pointer.operator] += 1
             draws -= 1
             left = order.stop - asyncio.get_running_loop().time()
-            peer = await self._open(pointer, max(LEAST_FETCH_SECONDS, left / 2))
+            peer = await self._open(pointer, max(LEAST_FETCH_SECONDS, left / 2) if order.hurried else None)
             if peer is not None and self._useful(peer, order):
                 found.append(peer)
             if asyncio.get_running_loop().time() >= order.stop:
@@ -162,7 +163,7 @@ class Gatherer:
             self.counters.add("choice", "no_variance")
         return useful
 
-    async def _open(self, pointer: Pointer, seconds: float) -> PeerSet | None:
+    async def _open(self, pointer: Pointer, seconds: float | None) -> PeerSet | None:
         """Fetch, screen and regrade one rollout; None, and a count, when nothing of it may be used."""
         if not self.gate.recheck(pointer).usable:
             return None

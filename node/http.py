@@ -197,7 +197,7 @@ class HealthServer:
             await site.start()
         except OSError as error:
             await self._drop(runner)
-            raise _refused(error, host, port) from error
+            raise refused(error, host, port) from error
         return runner.addresses[0][1]
 
     async def open_control(self, path: Path) -> None:
@@ -237,7 +237,8 @@ class HealthServer:
         await runner.cleanup()
 
 
-def _refused(error: OSError, host: str, port: int) -> ShoalError:
+def refused(error: OSError, host: str, port: int) -> ShoalError:
+    """Return what to say of a health port that cannot be had."""
     if error.errno == errno.EADDRINUSE:
         return UsageError(f"port {port} for health and metrics is taken: give another --health-port, or 0 for none")
     if error.errno == errno.EACCES:

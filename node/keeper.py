@@ -22,11 +22,12 @@ from shoal.trainer.checkpoint import load_latest, save
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 30.0  # a pass is written in milliseconds
+LONGEST_UNSAVED = 300.0  # seconds; with long rounds that comes before the number of passes
 KEPT_CHECKPOINTS = 2  # the latest, and the one before in case that a disk error spoils it
 
 
 class Checkpoints:
-    """Saves a node every so many passes, and whenever it is told; a save that fails is counted and tried again."""
+    """Saves a node after its first pass, every so many more, and whenever told; a save that fails is tried again."""
 
     def __init__(self, folder: Path, node: Node, every: int, counters: Counters) -> None:
         self.folder = folder
@@ -36,6 +37,7 @@ class Checkpoints:
         self.saved_at: float | None = None  # unix seconds
         self.failure: str | None = None
         self._passes = 0
+        self._saved = float("-inf")  # monotonic
 
     def restore(self) -> int | None:
         """Set the node to its newest whole checkpoint; return its policy version, None when there is none.
@@ -58,9 +60,10 @@ class Checkpoints:
         return self.node.organs.trainer.policy.version
 
     async def after_pass(self) -> None:
-        """Save when that is due."""
+        """Save when that is due: after the first pass, after so many more, and at the latest after some minutes."""
         self._passes += 1
-        if self._passes >= self.every:
+        unsaved = time.monotonic() - self._saved
+        if self._passes >= self.every or unsaved >= LONGEST_UNSAVED:
             with contextlib.suppress(EnvironmentFault):  # counted and shown; training goes on
                 await self.save()
 
@@ -78,7 +81,7 @@ class Checkpoints:
             self.counters.add("checkpoint", "failed")
             self.failure = str(error)
             raise
-        self._passes = 0
+        self._passes, self._saved = 0, time.monotonic()
         self.saved_at, self.failure = time.time(), None
         self.counters.add("checkpoint", "saved")
         return path

@@ -60,7 +60,7 @@ class Habits:
     `prompts` are sampled in a pass, the first `shared` of them the swarm's; `passes` bounds the passes of a fast node
     in one round; `wait_seconds` is the longest wait for peers. A node that does not share is alone; one that does not
     learn (an attacker, or a machine that only samples) keeps its policy; one that does not sample looks on. With
-    `shared_only` every prompt is the swarm's.
+    `shared_only` every prompt is the swarm's; a `hurried` node waits for one peer's blob half of a pass's time at most.
     """
 
     mixing: Mixing
@@ -73,6 +73,7 @@ class Habits:
     learns: bool = True
     samples: bool = True
     shared_only: bool = False
+    hurried: bool = False
 
     def slots(self, done: int) -> tuple[range, range]:
         """Return the shared and the own slots of the pass after `done` others of the round.
@@ -222,9 +223,18 @@ class Node:
                 stop,
                 lambda pointer: pointer.announcement.header.prompt_hash in asked,
                 lambda _: True,
+                self.habits.hurried,
             )
         else:
-            order = Order(mixing.external, mixing.external, until, stop, lambda _: True, lambda peer: not peer.uniform)
+            order = Order(
+                mixing.external,
+                mixing.external,
+                until,
+                stop,
+                lambda _: True,
+                lambda peer: not peer.uniform,
+                self.habits.hurried,
+            )
         signed = await self.organs.gatherer.usable_sets(order, self.rng)
         return signed + await self.lane.sets(self.round, mixing.external, asked)
 

@@ -19,7 +19,7 @@ from shoal.node.options import RunConfig
 from shoal.node.store.blobs import BlobStore
 from shoal.node.store.ledger import Store
 from shoal.node.store.recorder import Recorder
-from shoal.node.swarms import Revisions
+from shoal.node.swarms import Revisions, standing
 from shoal.node.view import Mode, PeerDict
 from shoal.node.wiring import Conduct, Surroundings, defenses_without, sampling_of, wire
 from shoal.protocol.envelope import Announcement
@@ -95,6 +95,7 @@ class Parts:
     clock: Clock
     transport: Network
     learner: Learner | None
+    standing: str = ""  # why peers refuse what this node shares; "" when it is admitted
 
     @property
     def mode(self) -> Mode:
@@ -104,6 +105,7 @@ class Parts:
     def adopt(self, manifest: Manifest) -> None:
         """Live by a new revision from now on."""
         self.manifest = manifest
+        self.look_at_standing()
         limits = manifest.limits
         self.transport.set_bits(limits.shard_bits, limits.shards_per_node)
         if self.learner:
@@ -112,6 +114,11 @@ class Parts:
             node.habits = fitted(node.habits, manifest)
             if not _sampler_fits(self.config, manifest):
                 log.warning("the manifest now allows other sampler settings: peers refuse what this node samples")
+
+    def look_at_standing(self) -> None:
+        """See whether this node is admitted to its swarm."""
+        admitted, how = standing(self.manifest, self.home)
+        self.standing = "" if admitted else how
 
     def peers(self) -> list[PeerDict]:
         """Return the peers known now, those in reach first."""
@@ -182,6 +189,7 @@ def put_together(home: Home, config: RunConfig, revisions: Revisions, connect: C
     transport = connect(identity, manifest, config, facts)
     transport.set_bits(manifest.limits.shard_bits, manifest.limits.shards_per_node)
     parts = Parts(home, config, identity, revisions, manifest, clock, transport, None)
+    parts.look_at_standing()
     if not config.bootstrap_only:
         parts.learner = _learner(parts)
         facts.policy = parts.learner.node.organs.trainer.policy
@@ -284,6 +292,7 @@ def _habits(config: RunConfig, manifest: Manifest, registry: TaskRegistry) -> Ha
         learns=mode == "train",
         samples=mode != "observe",
         shared_only=shared_only,
+        hurried=True,
     )
     _check_slots(habits, manifest)
     if not _sampler_fits(config, manifest):

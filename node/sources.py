@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.defenses.text import safe
-from shoal.protocol.errors import BadSignature, EnvironmentFault, InvalidKey, ShoalError, UsageError
+from shoal.protocol.errors import BadSignature, EnvironmentFault, FetchFailed, InvalidKey, ShoalError, UsageError
 from shoal.protocol.limits import KIB
 from shoal.protocol.manifest import Manifest
 
@@ -144,4 +144,6 @@ def _from_peers(link: Link) -> bytes:
             return asyncio.run(ask_address(address, DOCUMENT, MANIFEST_BYTES, link.swarm_id))
         except ShoalError as error:
             failure = error
-    raise EnvironmentFault(f"no peer of the link gives the manifest: {safe(str(failure))}") from failure
+    known = isinstance(failure, FetchFailed) and failure.reason == "not_found"
+    why = "it answers, but knows no such swarm" if known else safe(str(failure), 200)
+    raise EnvironmentFault(f"the link gives no manifest: {why}") from failure

@@ -46,6 +46,11 @@ class Revisions:
         self._look()
 
     @property
+    def name(self) -> str:
+        """The swarm's name, as its founder wrote it."""
+        return safe(self._line.newest.name)
+
+    @property
     def newest(self) -> int:
         """The highest revision known, in force or not: what the node's record says, so that others ask for it."""
         return self._line.newest.revision

@@ -122,6 +122,8 @@ class StatusDict(TypedDict, total=False):
     memory_mb: float  # resident, in units of 2**20 bytes
     loop_lag_ms: LagStatus
     paused: bool
+    admission: str  # why peers refuse what this node shares; empty when it is admitted
+    listening: dict[str, int]  # port and health_port as they are in force
     watchdog: str  # the health's verdict in words
 
 

@@ -27,6 +27,7 @@ from shoal.node.home import Home
 SHOAL = Path(sys.executable).with_name("shoal")
 START_SECONDS = 240.0  # five Pythons that import torch on two cores, busy with other things
 STOP_SECONDS = 60.0
+TELL_SECONDS = 15.0
 TASKS = "strings"
 
 
@@ -92,7 +93,12 @@ class LocalSwarm:
     def wait_until(self, what: str, condition: Any, seconds: float = START_SECONDS) -> None:
         """Wait until `condition()` holds; raise TimeoutError with the end of every log when it does not."""
         until = time.monotonic() + seconds
+        told = time.monotonic()
         while not condition():
+            if time.monotonic() - told > TELL_SECONDS:
+                told = time.monotonic()
+                sys.stdout.write(f"waiting for {what}: {until - told:.0f} s left\n")
+                sys.stdout.flush()
             for process in self.all:
                 code = process.process.poll() if process.process else None
                 if code is not None and code != -signal.SIGKILL:
@@ -198,6 +204,7 @@ def main() -> int:
     folder = options.folder or Path(tempfile.mkdtemp(prefix="shoal-local-swarm-"))
     folder.mkdir(parents=True, exist_ok=True)
     say = sys.stdout.write
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the nodes would go on without their swarm
     try:
         with running(folder, [Place()] * (options.nodes + 1), options.round_seconds) as swarm:
             say(f"homes in {folder}; starting {options.nodes} nodes and a bootstrap …\n")

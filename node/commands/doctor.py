@@ -117,6 +117,8 @@ def _manifest(home: Home, config: RunConfig) -> Manifest | ShoalError:
 def checks_of(situation: Situation) -> Iterator[Check]:
     """Yield the checks in the order in which a start would meet them."""
     home, config, status = situation.home, situation.config, situation.status
+    listening = (status or {}).get("listening") or {}  # a running node may have been given other ports as flags
+    health_port = listening.get("health_port", config.health.health_port)
     net, pid = config.network, situation.pid
     yield Check("python", machine.packages)
     yield Check("configuration", partial(_configuration, situation))
@@ -129,9 +131,9 @@ def checks_of(situation: Situation) -> Iterator[Check]:
         yield Check("threads", partial(machine.threads, config.life.threads))
         yield Check("verifier", place.verifier, IMPORT_SECONDS, "fail")
     yield Check("clock", partial(machine.clock, status))
-    yield Check("port", partial(network.ports, net.host, net.port, pid))
-    yield Check("health port", partial(network.health_port, config.health.health_host, config.health.health_port, pid))
-    yield Check("reachability", partial(network.reachability, status, net.port))
+    yield Check("port", partial(network.ports, net.host, listening.get("port", net.port), pid))
+    yield Check("health port", partial(network.health_port, config.health.health_host, health_port, pid))
+    yield Check("reachability", partial(network.reachability, status, listening.get("port", net.port)))
     yield Check("swarm", partial(place.swarm, situation.manifest, home), IMPORT_SECONDS)
     named = () if isinstance(situation.manifest, ShoalError) else situation.manifest.bootstraps
     yield Check("bootstraps", partial(network.bootstraps, list(dict.fromkeys((*net.bootstrap, *named)))), 15.0)

@@ -12,6 +12,7 @@ from shoal.node.commands.output import MISSING, console, count, decimal, print_j
 from shoal.node.commands.status import control_of
 
 Json = Annotated[bool, Parameter(negative="")]
+WIDE, NARROW_COLUMNS = 110, 7  # in a narrow terminal reputation and address are left out
 COLUMNS = ("peer", "operator", "seen", "version", "model", "used", "refused", "reputation", "address")
 
 
@@ -31,19 +32,22 @@ def peers(*, home: Path | None = None, json: Json = False) -> int:
     elif not known:
         console().print("no peers yet: the node trains alone and keeps looking")
     else:
-        console().print(table(known, time.time()))
+        console().print(table(known, time.time(), console().width))
     return 0
 
 
-def table(known: Sequence[Mapping[str, Any]], now: float) -> Table:
-    """Return the peers as a table; all text in it came from them and is escaped."""
+def table(known: Sequence[Mapping[str, Any]], now: float, width: int = WIDE) -> Table:
+    """Return the peers as a table; all text in it came from them and is escaped. A narrow one has fewer columns."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in COLUMNS:
+    columns = COLUMNS if width >= WIDE else COLUMNS[:NARROW_COLUMNS]
+    for name in columns:
         numeric = name in ("version", "used", "refused", "reputation")
         justify = "right" if numeric else "left"
         made.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", min_width=len(name))
     for peer in known:
-        made.add_row(*(styled(cell, "" if peer.get("connected") else "dim") for cell in _cells(peer, now)))
+        made.add_row(
+            *(styled(cell, "" if peer.get("connected") else "dim") for cell in _cells(peer, now)[: len(columns)])
+        )
     return made
 
 

@@ -80,6 +80,7 @@ def unit(installation: Installation) -> str:
     system = installation.user is not None
     lines = [
         *_how_to_install(installation),
+        "# Flags of a node that runs now are not in here: put them into config.toml of its home.",
         "[Unit]",
         "Description=Shoal swarm-training node",
         *(["Wants=network-online.target", "After=network-online.target time-sync.target"] if system else []),
@@ -93,8 +94,8 @@ def unit(installation: Installation) -> str:
         *([f"User={installation.user}"] if system else []),
         "Restart=on-failure",
         "RestartSec=10",
-        "# Wrong settings do not get better by trying again.",
-        "RestartPreventExitStatus=2",
+        "# Wrong settings and a machine that refuses do not get better by trying again.",
+        "RestartPreventExitStatus=2 3",
         f"TimeoutStartSec={START_SECONDS}",
         "# One SIGTERM, to the node alone: it finishes the step in hand, saves, and ends what it started.",
         "KillMode=mixed",

@@ -87,6 +87,8 @@ def _health(state: Mapping[str, Any]) -> Text:
     text = Text.assemble(("healthy" if good else "NOT HEALTHY", "green" if good else "bold red"), f"  {reason}")
     if not fit:
         text.append_text(Text.assemble("\n", ("not ready", "yellow"), f"  {lack}"))
+    if state.get("admission"):
+        text.append_text(Text.assemble("\n", ("not admitted", "bold yellow"), f"  {shown(state['admission'], 200)}"))
     return text
 
 

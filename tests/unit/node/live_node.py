@@ -54,6 +54,6 @@ def live_node(
         compute=compute or ThreadCompute(),
         sequences=SequenceCounter(lambda _: None),
     )
-    habits = Habits(MIXING, sampling_of(learning, registry), prompts=2, shared=0, wait_seconds=1.0)
+    habits = Habits(MIXING, sampling_of(learning, registry), prompts=2, shared=0, wait_seconds=1.0, hurried=True)
     conduct = Conduct(learning, habits, defenses_without(()), seed=str(number))
     return wire(surroundings, conduct, load_policy(DEFAULT_MODEL), record)

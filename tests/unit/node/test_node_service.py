@@ -37,7 +37,7 @@ def test_what_the_service_manager_must_know() -> None:
     assert found["ExecStart"] == ["/opt/shoal/bin/shoal run --home /srv/node"]
     assert found["User"] == ["shoal"]
     assert found["Restart"] == ["on-failure"]
-    assert found["RestartPreventExitStatus"] == ["2"]
+    assert found["RestartPreventExitStatus"] == ["2 3"]
     assert found["KillMode"] == ["mixed"]
     assert int(found["WatchdogSec"][0]) > 2 * 10, "the status line alone is renewed every ten seconds"
     assert int(found["TimeoutStopSec"][0]) >= 300, "long enough to finish a step and save"
