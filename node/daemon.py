@@ -373,6 +373,7 @@ class Daemon:
         """
         wait = RETRY_SECONDS
         while True:
+            began = time.monotonic()
             try:
                 await work()
                 return
@@ -380,6 +381,7 @@ class Daemon:
                 raise
             except Exception:
                 self.counters.add("supervisor", name.replace(" ", "_"))
+                wait = RETRY_SECONDS if time.monotonic() - began > LONGEST_RETRY_SECONDS else wait
                 log.exception("%s failed; it begins again in %.0f s", name, wait)
             await asyncio.sleep(wait)
             wait = min(2 * wait, LONGEST_RETRY_SECONDS)
