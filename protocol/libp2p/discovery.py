@@ -91,7 +91,9 @@ class Discovery:
         if not self._roads.connected:
             self._tries.hurry(now + self._place.rhythm.lonely)
             others = [(peer.transport_id, peer.addresses) for peer in self._known.all()]
-            candidates |= dict([*others, *reversed(self._known.remembered.items())][:LONELY_PEERS])
+            for peer, addresses in [*others, *reversed(self._known.remembered.items())][:LONELY_PEERS]:
+                # A bootstrap's record says where it was; where it was said to be may be a name that has moved with it.
+                candidates[peer] = (*self.bootstraps.get(peer, ()), *addresses)
         for peer, addresses in candidates.items():
             if self._tries.due(peer, now):
                 self._tasks.start_once(peer, partial(self._meet, peer, addresses))
