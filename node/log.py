@@ -29,7 +29,8 @@ MAX_MESSAGE, MAX_TRACE_LINE, MAX_TRACE_LINES = 2000, 400, 60
 BURST, WINDOW_SECONDS = 5, 60.0  # lines alike that are written, before they are only counted
 MAX_WINDOWS = 512
 NOISY = ("aiohttp", "hivemind", "libp2p", "asyncio", "multiaddr", "async_service", "urllib3")
-_PRIORITY = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
+_NAMES = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}  # libraries rename the levels for all
+_PRIORITY = {10: 7, 20: 6, 30: 4, 40: 3, 50: 2}
 
 
 def message_of(record: logging.LogRecord) -> str:
@@ -49,6 +50,10 @@ def trace_of(record: logging.LogRecord) -> list[str]:
     return [safe(line, MAX_TRACE_LINE) for line in lines[-MAX_TRACE_LINES:]]
 
 
+def _name(record: logging.LogRecord) -> str:
+    return _NAMES.get(record.levelno, str(record.levelno))
+
+
 class HumanFormatter(logging.Formatter):
     """`12:00:01 warning loop: message`; in the journal, which knows the time, the priority comes first instead."""
 
@@ -58,11 +63,11 @@ class HumanFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and below it the lines of a traceback."""
-        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()} "
+        level = "" if record.levelno == logging.INFO else f"{_name(record)} "
         text = f"{level}{record.name.removeprefix('shoal.').rpartition('.')[2]}: {message_of(record)}"
         lines = [text, *(f"    {line}" for line in trace_of(record))]
         if self._journal:
-            return "\n".join(f"<{_PRIORITY.get(record.levelname, 5)}>{line}" for line in lines)
+            return "\n".join(f"<{_PRIORITY.get(record.levelno, 5)}>{line}" for line in lines)
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} " + "\n".join(lines)
 
 
@@ -73,7 +78,7 @@ class JsonFormatter(logging.Formatter):
         """Return the line."""
         entry: dict[str, object] = {
             "time": round(record.created, 3),
-            "level": record.levelname.lower(),
+            "level": _name(record),
             "logger": record.name,
             "message": message_of(record),
         }

@@ -54,12 +54,15 @@ class Process:
         except NoNode:
             return None
 
-    def signal(self, number: int) -> int | None:
-        """Send a signal and return the exit code, None when it does not end in time."""
+    def send(self, number: int) -> None:
+        """Send a signal, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self) -> int | None:
+        """Return the exit code, None when it was never started or does not end in time."""
         if self.process is None:
             return None
-        if self.process.poll() is None:
-            self.process.send_signal(number)
         try:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -111,9 +114,10 @@ class LocalSwarm:
     def stop(self) -> list[int | None]:
         """Ask everybody to leave, nodes first, and return their exit codes."""
         for process in self.nodes:
-            if process.process is not None and process.process.poll() is None:
-                process.process.send_signal(signal.SIGTERM)
-        return [process.signal(signal.SIGTERM) for process in [*self.nodes, self.bootstrap]]
+            process.send(signal.SIGTERM)
+        codes = [process.wait() for process in self.nodes]  # one signal each: a second one would end them at once
+        self.bootstrap.send(signal.SIGTERM)
+        return [*codes, self.bootstrap.wait()]
 
 
 def free_port() -> int:
@@ -220,7 +224,8 @@ def main() -> int:
                 if not killed and now >= begun + options.rounds // 2:
                     victim = swarm.nodes[-1]
                     say(f"\n{victim.name} is killed, and started again\n")
-                    victim.signal(signal.SIGKILL)
+                    victim.send(signal.SIGKILL)
+                    victim.wait()
                     victim.start()
                     killed = True
                 time.sleep(options.round_seconds)

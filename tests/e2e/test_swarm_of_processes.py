@@ -48,7 +48,8 @@ def test_nodes_find_each_other_share_and_learn_and_one_is_killed_and_comes_back(
         victim = swarm.nodes[-1]
         swarm.wait_until("a checkpoint", lambda: any((victim.home / "checkpoints").glob("step-*")))
         key, reached = victim.status()["key"], version(victim)
-        victim.signal(signal.SIGKILL)
+        victim.send(signal.SIGKILL)
+        victim.wait()
         victim.start()
         swarm.wait_until("coming back", lambda: version(victim) > 0)
         back = victim.status()
