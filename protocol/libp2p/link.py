@@ -76,6 +76,7 @@ class Link:
 def flags(settings: Libp2pSettings, port: int) -> list[str]:
     """The flags of p2pd for these settings; TCP and QUIC share one number."""
     family, host = ("ip6" if ":" in settings.host else "ip4"), settings.host
+    listen = f"/{family}/{host}/tcp/{port}" + (f",/{family}/{host}/udp/{port}/quic-v1" if settings.quic else "")
     bootstraps = ",".join(settings.bootstraps)
     relayed = settings.use_relays and bool(bootstraps) and not settings.relay
     switches = {
@@ -89,7 +90,7 @@ def flags(settings: Libp2pSettings, port: int) -> list[str]:
         "connManager": True,
     }
     values = {
-        "hostAddrs": f"/{family}/{host}/tcp/{port},/{family}/{host}/udp/{port}/quic-v1",
+        "hostAddrs": listen,
         "announceAddrs": ",".join(settings.announce_addresses),
         "trustedRelays": bootstraps if relayed else "",
         "connHi": str(MOST_CONNECTIONS),

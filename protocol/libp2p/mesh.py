@@ -130,6 +130,9 @@ class Mesh:
         self._tasks.start_once("restart", self._restart)
 
     async def _restart(self) -> None:
+        # The dead thread's sockets stay open: only the end of the tunnels tells peers that nobody reads there any more.
+        await self._dialler.close()
+        await self._server.close()
         while not self._gossip.alive:
             await asyncio.sleep(RESTART_SECONDS)
             try:

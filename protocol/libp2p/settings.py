@@ -38,6 +38,7 @@ class Libp2pSettings:
     bootstraps: tuple[str, ...] = ()  # multiaddrs that end in /p2p/PEER-ID
     announce_addresses: tuple[str, ...] = ()  # told to others in place of those that were found
     relay: bool = False  # serve as a relay for nodes that cannot be reached
+    quic: bool = True  # listen on UDP too, under the same number
     use_relays: bool = True  # be reached through the bootstraps when nothing else helps
     start_seconds: float = 60.0
     daemon: str = ""  # another p2pd than the one in hivemind's package

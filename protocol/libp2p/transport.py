@@ -100,8 +100,7 @@ class Libp2pTransport:
             await self._mesh.start()
             await self._look()
         except BaseException:
-            await self._mesh.close()
-            await self._keeper.close()
+            await self._end()
             raise
         self._tasks.start(self._keeper.run())
         self._tasks.start(self._look_for_ever())
@@ -109,6 +108,9 @@ class Libp2pTransport:
     async def close(self) -> None:
         """Leave; whoever reads announcements gets to the end of what is queued."""
         self.inbox.close()
+        await self._end()
+
+    async def _end(self) -> None:
         await self._tasks.close()
         await self._discovery.close()
         await self._members.close()
@@ -117,10 +119,11 @@ class Libp2pTransport:
 
     async def _look_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
+        ahead = time.time() - loop.time()
         while True:
-            wall, own = time.time(), loop.time()
             await asyncio.sleep(self._place.rhythm.look)
-            if time.time() - wall - (loop.time() - own) > SLEPT_SECONDS:
+            before, ahead = ahead, time.time() - loop.time()
+            if ahead - before > SLEPT_SECONDS:
                 self.count("woke_up")
                 self._discovery.hurry()
             await self._look()

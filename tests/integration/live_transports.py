@@ -36,7 +36,8 @@ def transport(
 ) -> Libp2pTransport:
     """A transport that has not been started; `bootstraps` are others that have, or addresses."""
     addresses = tuple(each if isinstance(each, str) else each.addresses()[0] for each in bootstraps)
-    settings = replace(Libp2pSettings(host="127.0.0.1", bootstraps=addresses, rhythm=QUICK), **fields)
+    # Without QUIC: a dial over UDP to a port where nobody listens takes five seconds. The streams' tests have QUIC.
+    settings = replace(Libp2pSettings(host="127.0.0.1", quic=False, bootstraps=addresses, rhythm=QUICK), **fields)
     return Libp2pTransport(identity(number), swarm_id, settings, lambda data: True, about)
 
 

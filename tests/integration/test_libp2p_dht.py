@@ -2,6 +2,7 @@
 
 import os
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from shoal.protocol.libp2p import imports
 from shoal.protocol.libp2p.keys import peer_bytes
 from shoal.protocol.libp2p.known import record_shard
 from shoal.protocol.libp2p.transport import Libp2pTransport
+from shoal.protocol.limits import MIB
 
 KEY_A = live.identity(1).key
 EXPIRES = 600.0
@@ -92,6 +94,7 @@ def test_forms_that_no_node_sends_are_refused():
                 b"\xc9" + (2**20).to_bytes(4, "big") + b"\x50" + b"\x93\x00\x00\xdd\x00\x0f\xff\xf0" + b"\x80" * 2**20
             )
             now = time.time()
+            tracemalloc.start()
             for tag, value, expiration in (
                 (plain, attacker.packed(b"without an owner"), now + 60),
                 (dictionary, bomb, now + 60),
@@ -102,6 +105,9 @@ def test_forms_that_no_node_sends_are_refused():
                 (own, attacker.sealed(key, own, b"x", float("nan")), float("nan")),
             ):
                 assert await attacker.store(key, tag, value, expiration) == [False], tag
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak < 16 * MIB  # a decoder would make 69 MB of it
             assert await attacker.victim.lookup_records("mine") == []
             empty = attacker.messages.StoreRequest(keys=[key, key], subkeys=[own], values=[b""], in_cache=[False])
             assert list((await attacker.stub.rpc_store(empty, timeout=10)).store_ok) == [False, False]

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import live_transports as live
 import pytest
@@ -95,6 +97,38 @@ def test_a_frozen_peer_costs_a_fetch_its_time_only_and_is_marked_down():
             await live.until(lambda: second.peers() == [live.identity(1).key])
             assert await second.fetch(live.identity(1).key, digest(blob), 10_000) == blob
             assert first.daemon_restarts == 0
+
+    live.run(main)
+
+
+def test_a_dead_gossip_thread_is_started_again():
+    async def main() -> None:
+        async with live.swarm(2) as (first, second):
+            life = first._mesh._gossip._life
+            assert life is not None
+            life.session.call(lambda: 1 / 0)  # in the trio thread, where nothing may raise
+            await live.until(lambda: first.counters.get("gossip_crashed"))
+            await live.meshed(first, second)
+            await second.announce(b"after")
+            assert await heard(first, 1) == [b"after"]
+
+    live.run(main)
+
+
+def test_a_machine_that_has_slept_begins_anew(monkeypatch: pytest.MonkeyPatch):
+    """Timers stand still meanwhile: records have run out, and bootstraps wait for their next turn."""
+
+    async def main() -> None:
+        async with live.swarm(2, rhythm=replace(live.QUICK, ping=1000.0)) as (first, second):
+            asleep = 0.0
+            monkeypatch.setattr(
+                "shoal.protocol.libp2p.transport.time", SimpleNamespace(time=lambda: time.time() + asleep)
+            )
+            met, told = second.counters["bootstrap_met"], second.known()[0].record.sequence
+            asleep = 3600.0
+            await live.until(lambda: second.counters.get("woke_up") == first.counters.get("woke_up") == 1)
+            await live.until(lambda: second.counters["bootstrap_met"] > met)
+            await live.until(lambda: second.known()[0].record.sequence > told)
 
     live.run(main)
 

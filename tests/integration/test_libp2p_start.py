@@ -178,7 +178,7 @@ def test_one_port_is_all_that_others_can_reach():
     """Failures 4: whatever else listens does so on loopback."""
 
     async def main() -> None:
-        node = live.transport(1, host="0.0.0.0", use_relays=False)
+        node = live.transport(1, host="0.0.0.0", use_relays=False, quic=True)
         await node.start()
         try:
             own, daemon = listens_on(os.getpid()), listens_on(node.daemon_pid)
@@ -212,6 +212,18 @@ def test_dead_bootstraps_do_not_hinder_a_start_and_are_tried_until_one_answers()
         finally:
             await node.close()
             await bootstrap.close()
+
+    live.run(main)
+
+
+def test_a_ctrl_c_in_the_terminal_does_not_reach_the_daemon():
+    """The kernel sends it to the whole group of the foreground; the node drains first and still needs the network."""
+
+    async def main() -> None:
+        node = live.transport(1)
+        await node.start()
+        assert os.getpgid(node.daemon_pid) != os.getpgid(0)
+        await node.close()
 
     live.run(main)
 
