@@ -38,6 +38,7 @@ from shoal.protocol.transport import Received
 
 __all__ = ["Libp2pSettings", "Libp2pTransport", "PeerView", "Reachability", "RecordFacts", "Rhythm", "ask_address"]
 
+EAGER_SECONDS, EAGER_LOOK = 60.0, 0.5  # after a start, looks follow quickly until the first peer is there
 SLEPT_SECONDS = 20.0  # by which the wall clock runs ahead of the loop's when the machine has slept
 REACH_RETRY_SECONDS = 30.0  # until a first peer has tried to reach this node
 MAX_PUBLISHED = 16  # topics whose record is stored again after p2pd was started again
@@ -119,9 +120,10 @@ class Libp2pTransport:
 
     async def _look_for_ever(self) -> None:
         loop = asyncio.get_running_loop()
-        ahead = time.time() - loop.time()
+        ahead, eager_until = time.time() - loop.time(), loop.time() + EAGER_SECONDS
         while True:
-            await asyncio.sleep(self._place.rhythm.look)
+            eager = not self.gossip_peers and loop.time() < eager_until
+            await asyncio.sleep(min(EAGER_LOOK, self._place.rhythm.look) if eager else self._place.rhythm.look)
             before, ahead = ahead, time.time() - loop.time()
             if ahead - before > SLEPT_SECONDS:
                 self.count("woke_up")
