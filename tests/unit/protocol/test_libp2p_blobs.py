@@ -203,6 +203,7 @@ def test_a_reader_that_stalls_loses_its_place(monkeypatch: pytest.MonkeyPatch):
 
 def test_one_peer_cannot_hold_all_places(monkeypatch: pytest.MonkeyPatch):
     """One peer gets 4 of the 16 places and its share of the queue; another is served meanwhile."""
+    monkeypatch.setattr(blobs, "WAIT_SECONDS", 1000.0)
 
     async def main() -> None:
         net = Net()
