@@ -15,6 +15,7 @@ from daemon_pieces import Home, MemoryNetwork, daemon_of, home_of, manifest_of, 
 from shoal.node.daemon import Daemon
 from shoal.protocol.errors import EnvironmentFault, UsageError
 from shoal.protocol.identity import Identity
+from shoal.trainer.checkpoint import load_latest
 
 FOUNDER = Identity.from_seed(bytes(range(32)))
 
@@ -244,7 +245,10 @@ def test_a_signal_drains_and_saves(tmp_path: Path) -> None:
         await until(lambda: daemon.board.steps >= 2)
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == 0
-        assert len(list(home.checkpoints.glob("step-*"))) == 1
+        saved = load_latest(home.checkpoints)
+        node = daemon.parts.learner.node
+        assert saved is not None
+        assert saved.state["position"][:2] == [node.round, node.passes], "not only the first one, but this one"
         recorded = rows(home, "SELECT COUNT(*) FROM passes")[0][0]
         assert recorded == daemon.board.steps
 
