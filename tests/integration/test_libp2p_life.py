@@ -101,7 +101,9 @@ def test_a_frozen_peer_costs_a_fetch_its_time_only_and_is_marked_down():
     live.run(main)
 
 
-def test_a_dead_gossip_thread_is_started_again():
+def test_a_dead_gossip_thread_is_started_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("shoal.protocol.libp2p.mesh.RESTART_SECONDS", 0.2)
+
     async def main() -> None:
         async with live.swarm(2) as (first, second):
             life = first._mesh._gossip._life
