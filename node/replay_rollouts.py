@@ -92,7 +92,7 @@ def replay_own(bench: Bench, record: RolloutRecord, sampled: SampledSet | None) 
 def replay_peer(bench: Bench, record: RolloutRecord) -> RolloutReplay:
     """Check a peer's rollout: signature, payload, operator, verdict and local rewards."""
     replay = RolloutReplay(record)
-    if record.announcement is None:
+    if record.announcement is None and record.digest is None:
         replay.findings.note("payload", "gone", "unsigned", "nothing is kept of the bridge's sets")
         return replay
     opened = _open(bench, record, replay.findings)

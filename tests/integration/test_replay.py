@@ -175,6 +175,10 @@ def an_announcement(home: Path) -> None:
     sql(home, "UPDATE rollouts SET announcement = ? WHERE id = ?", data[: -len(signature)] + bytes(signature), row)
 
 
+def no_announcement_any_more(home: Path) -> None:
+    sql(home, "UPDATE rollouts SET announcement = NULL WHERE id = ?", peer_row(home))
+
+
 def another_rollout_of_the_peer(home: Path) -> None:
     row = peer_row(home)
     statement = "SELECT announcement FROM rollouts WHERE NOT own AND key = (SELECT key FROM rollouts WHERE id = ?)"
@@ -224,6 +228,7 @@ def the_advantages(home: Path) -> None:
         (a_byte_of_a_blob, "payload"),
         (a_byte_of_the_own_samples, "samples"),
         (an_announcement, "signature"),
+        (no_announcement_any_more, "signature"),
         (another_rollout_of_the_peer, "header"),
         (the_lag, "inputs"),
         (the_place, "inputs"),
