@@ -4,7 +4,6 @@ import os
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping
 from typing import Any
 
 from shoal.node.events import RoundResult, mean_reward
@@ -81,8 +80,3 @@ def resident_mb() -> float:
     except (OSError, ValueError, IndexError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
-
-
-def merged(*counts: Mapping[str, int]) -> dict[str, int]:
-    """Return counts by "layer/reason" of several sources, which share no name."""
-    return {name: count for source in counts for name, count in sorted(source.items())}

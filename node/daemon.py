@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.defenses.verdict import Counters
 from shoal.node import health
-from shoal.node.board import StepBoard, merged, resident_mb
+from shoal.node.board import StepBoard, resident_mb
 from shoal.node.events import RoundResult
 from shoal.node.greet import Greeter, ManifestWatch, time_document
 from shoal.node.http import HealthServer
@@ -28,7 +28,7 @@ from shoal.node.pace import Steered
 from shoal.node.parts import Learner, Parts
 from shoal.node.view import PeerDict, StatusDict
 from shoal.node.witness import PassNotes
-from shoal.protocol.errors import EnvironmentFault, ShoalError, UsageError
+from shoal.protocol.errors import EnvironmentFault, UsageError
 from shoal.protocol.records import PeerRecord
 from shoal.trainer.export import export_hf
 
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 RETRY_SECONDS = 1.0  # after a failure; doubled for each further one in a row, up to
 LONGEST_RETRY_SECONDS = 30.0
-RENEW_SECONDS = 5.0  # between two looks at whether the published record is still true
 
 
 class Daemon:
@@ -53,7 +52,6 @@ class Daemon:
         self.notes = PassNotes()
         self._stopping = asyncio.Event()
         self._network_ready = False
-        self._network_error: ShoalError | None = None
         self._began = time.monotonic()
         self._checkpoint_wanted: list[asyncio.Future[str]] = []
         consider = parts.learner.node.organs.gatherer.consider if parts.learner else lambda _: None
@@ -307,7 +305,7 @@ class Daemon:
                 "reachability": {"verdict": reach.verdict, "seen_as": list(reach.seen_as), "advice": reach.advice},
                 "clock_offset_seconds": self.greeter.clock_offset,
             },
-            "counts": merged(self.counters.state()),
+            "counts": self.counters.state(),
             "transport": transport.counters,
             "memory_mb": resident_mb(),
             "loop_lag_ms": self.lag.milliseconds(),

@@ -34,8 +34,6 @@ class Checkpoints:
         self.node = node
         self.every = every
         self.counters = counters
-        self.saved_at: float | None = None  # unix seconds
-        self.failure: str | None = None
         self._passes = 0
         self._saved = float("-inf")  # monotonic
 
@@ -52,7 +50,7 @@ class Checkpoints:
             return None
         for damaged in saved.skipped:
             self.counters.add("checkpoint", "damaged")
-            self.failure = f"a damaged checkpoint was passed over: {damaged}"
+            log.warning("a damaged checkpoint was passed over: %s", damaged)
         try:
             snapshot.restore(self.node, saved.tensors, saved.state)
         except UsageError as error:
@@ -79,10 +77,9 @@ class Checkpoints:
             path = await self.node.organs.compute.run("save", work)
         except EnvironmentFault as error:
             self.counters.add("checkpoint", "failed")
-            self.failure = str(error)
+            log.warning("%s", error)
             raise
         self._passes, self._saved = 0, time.monotonic()
-        self.saved_at, self.failure = time.time(), None
         self.counters.add("checkpoint", "saved")
         return path
 
@@ -95,7 +92,6 @@ class LedgerWriter:
     def __init__(self, recorder: Recorder, counters: Counters) -> None:
         self.recorder = recorder
         self.counters = counters
-        self.failure: str | None = None
         self._waiting: asyncio.Queue[tuple[RoundResult, PassNotes]] = asyncio.Queue(self.BACKLOG)
 
     def record(self, result: RoundResult, notes: PassNotes) -> None:
@@ -111,10 +107,9 @@ class LedgerWriter:
             result, notes = await self._waiting.get()
             try:
                 await asyncio.to_thread(self.recorder.record_pass, result, notes)
-                self.failure = None
             except EnvironmentFault as error:
                 self.counters.add("ledger", "failed")
-                self.failure = str(error)
+                log.warning("%s", error)
             finally:
                 self._waiting.task_done()
 

@@ -21,7 +21,7 @@ from shoal.node.home import Home
 from shoal.node.options import RunConfig, check
 from shoal.protocol.errors import EnvironmentFault, UsageError
 
-NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_PASSPHRASE", "SHOAL_STRICT_SKIPS", "SHOAL_TEST_START_DELAY"})
+NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_PASSPHRASE", "SHOAL_STRICT_SKIPS"})
 DEFAULT = "default"
 
 # What Kubernetes and Docker set in every container for a service named shoal; SHOAL_PORT then holds tcp://ADDRESS.

@@ -26,7 +26,7 @@ from shoal.protocol.errors import EnvironmentFault, ProtocolError, UsageError
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.staleness import Clock, LagClock
 from shoal.trainer.batch import Row
-from shoal.trainer.model import DEFAULT_MODEL, load_policy
+from shoal.trainer.model import load_policy, model_folder
 from shoal.trainer.selection import Selection, select
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
@@ -105,7 +105,7 @@ def make_bench(settings_json: str, blobs: Path, model: str | None = None) -> Ben
         raise UsageError(f"the manifest in the ledger is not signed by its founder ({error.reason})") from error
     registry = TaskRegistry(manifest.tasks)
     name = model or settings.model
-    policy = load_policy(DEFAULT_MODEL if name == "default" else name, template=settings.template)
+    policy = load_policy(model_folder(name), template=settings.template)
     if policy.tokenizer_hash.hex() != settings.tokenizer:
         raise UsageError(
             f"the model {name} has another tokenizer than the one of these passes: "

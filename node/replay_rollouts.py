@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal.defenses.duplicates import DuplicateMemory
 from shoal.defenses.pointer import Pointer
 from shoal.defenses.reputation import Reputation
-from shoal.defenses.screen import ScreenContext, Screened, ScreenMemory, screen
+from shoal.defenses.screen import Screened, ScreenMemory, screen
 from shoal.defenses.verdict import Action, Counters, Verdict
 from shoal.node.draw import LocalPrompts
 from shoal.node.regrade import Regrader
@@ -18,6 +18,7 @@ from shoal.node.store.blobs import DamagedBlob, read_blob
 from shoal.node.store.records import RolloutRecord, RowRecord
 from shoal.node.store.samples import SampledSet
 from shoal.node.store.settings import PassSettings
+from shoal.node.wiring import screen_context
 from shoal.protocol.envelope import Announcement, check_payload, verify_announcement
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.manifest import Manifest
@@ -43,20 +44,10 @@ class Bench:
 
     def screen(self, pointer: Pointer, blob: bytes) -> Screened | Verdict:
         """Screen one rollout by the layers that need no memory."""
-        counters, registry, policy = Counters(), self.prompts.registry, self.policy
+        counters = Counters()
         disabled = self.settings.defenses.disabled | {"duplicates", "reputation"}
         config = replace(self.settings.defenses, disabled=disabled)
-        context = ScreenContext(
-            manifest=self.manifest,
-            rebuild=self.prompts.rebuild,
-            claimed=self.prompts.claimed,
-            own_tokenizer=policy.tokenizer_hash,
-            max_chars=lambda task: registry.task(task).max_chars,
-            decode_ids=policy.decode,
-            vocabulary=len(policy.tokenizer),
-            special_tokens=tuple(policy.tokenizer.all_special_tokens),
-            config=config,
-        )
+        context = screen_context(self.prompts, self.policy, config)
         memory = ScreenMemory(DuplicateMemory(config, counters), Reputation(config, counters), counters)
         return screen(pointer, blob, context, memory)
 

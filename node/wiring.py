@@ -112,10 +112,11 @@ def _claims(manifest: Manifest, policy: Policy, sampling: Sampling) -> Claims:
     return Claims(manifest.swarm_id, policy.lineage, policy.tokenizer_hash, settings)
 
 
-def _gatherer(surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, policy: Policy) -> Gatherer:
-    registry, config = surroundings.registry, gate.context.config
-    context = ScreenContext(
-        manifest=surroundings.manifest,
+def screen_context(prompts: LocalPrompts, policy: Policy, config: DefenseConfig) -> ScreenContext:
+    """Return what a node with this policy screens by: the manifest and the tasks are those of its prompts."""
+    registry = prompts.registry
+    return ScreenContext(
+        manifest=prompts.manifest,
         rebuild=prompts.rebuild,
         claimed=prompts.claimed,
         own_tokenizer=policy.tokenizer_hash,
@@ -125,6 +126,11 @@ def _gatherer(surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, pol
         special_tokens=tuple(policy.tokenizer.all_special_tokens),
         config=config,
     )
+
+
+def _gatherer(surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, policy: Policy) -> Gatherer:
+    config = gate.context.config
+    context = screen_context(prompts, policy, config)
     memory = ScreenMemory(DuplicateMemory(config, gate.counters), gate.reputation, gate.counters)
-    regrader = Regrader(registry, surroundings.grader, gate.counters)
+    regrader = Regrader(prompts.registry, surroundings.grader, gate.counters)
     return Gatherer(surroundings.transport, gate, Screening(context, memory), regrader, surroundings.compute)

@@ -180,9 +180,9 @@ def _lineages(names: tuple[str, ...]) -> tuple[str, ...]:
         return names
     if "any" in names:
         return ("any",)
-    from shoal.trainer.model import DEFAULT_MODEL, load_policy
+    from shoal.trainer.model import load_policy, model_folder
 
-    folders = {name: DEFAULT_MODEL if name == "default" else Path(name) for name in names if not is_key(name)}
+    folders = {name: model_folder(name) for name in names if not is_key(name)}
     return tuple(load_policy(folders[name]).lineage.hex() if name in folders else name for name in names)
 
 
