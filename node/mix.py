@@ -52,6 +52,8 @@ class Mixer:
         rows = foreign_rows(self.policy, peer.prompt.text, texts, rewards, origin)
         for row, completion in zip(rows, completions, strict=True):
             row.weight = completion.weight
+            if completion.scored is not None and completion.scored.ids == row.completion_ids:
+                row.old_logps, row.scored_version = completion.scored.logps, completion.scored.version
         return rows
 
 

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from torch import Tensor
 
 from shoal.protocol.prompts import DerivedPrompt, prompt_hash
 from shoal.trainer.engine import Completion
@@ -43,15 +45,28 @@ class OwnSet:
         return prompt_hash(self.prompt.text)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Own log-probs of a completion's own-token ids at one policy version: the screen's pass, kept for the update."""
+
+    ids: list[int]
+    logps: Tensor
+    version: int
+
+
 @dataclass(frozen=True, slots=True)
 class PeerCompletion:
-    """One screened and regraded completion of a peer: text only, with the local reward."""
+    """One screened and regraded completion of a peer: text only, with the local reward.
+
+    `scored` is what the screen read of it under the own weights, None where it did not need to.
+    """
 
     row: int
     text: str
     finished: bool
     reward: float
     weight: float
+    scored: Scored | None = field(default=None, compare=False)
 
 
 class Source(Protocol):
