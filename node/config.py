@@ -37,7 +37,20 @@ class Mixing:
     """Which rows of peers train: all, only positive advantages, or likely: negatives too where the own policy finds
     them likely."""
     baseline: Literal["local", "mixed"] = "local"
-    """What joined rows are measured against: own rows only, or own and peers' rows."""
+    """What joined rows are measured against: own rows only, or own and peers' rows. With the defence layer mixing off
+    it is mixed, and peers' rows are divided by the group's std like own ones, as in the published recipe."""
+    centre: Literal["mean", "median"] = "mean"
+    """Middle of a group's rewards. The median withstands single odd rewards: an odd G is sampled, and the row that is
+    the median does not train; the std becomes a median deviation. No help against poison that earns true rewards."""
+    noise: float = 0.0
+    """Share of rewards that the verifier is assumed to flip, e.g. 0.1: groups whose spread flips could explain weigh
+    less, or nothing. 0 for none."""
+    damping: float | None = None
+    """TAU: tokens of peers' rows that are less likely here than this probability train less, in proportion. Not damped
+    when left out."""
+    start_gate: float = 0.0
+    """RATE: peers' rollouts are trained on once the mean reward of own ones over five passes has reached this, e.g.
+    0.3; 0 for from the beginning."""
     shared_prompts: int | None = None
     """Prompts a round that the whole swarm samples alike. When left out: all of them when joined, and for `run` in an
     open swarm, where peers learn from shared prompts only; else none."""
@@ -107,7 +120,8 @@ class SwarmOptions:
     forged-reward, forged-answer, free-rider, replay, flood, malformed, bad-signature, prompt-picking, copies."""
     defenses_off: tuple[str, ...] = ()
     """Defence layers to switch off, to see what they are worth: admission, quota, header, provenance, text, duplicates,
-    verifier, mixing, reputation; `all` for every one."""
+    verifier, mixing, reputation; `all` for every one. Without mixing, peers' rows train as in the published recipe:
+    they enter the baseline and are divided by the group's std."""
     max_age_rounds: int = 4
     """Oldest rollout of a peer that may be trained on, in rounds; 0 is synchronous."""
     max_lag: int = 8
@@ -227,6 +241,7 @@ def check_mixing(mixing: Mixing, minibatches: int, peers: bool) -> None:
     total = mixing.local + mixing.external
     require(total > 0, "--local 0 --external 0 leaves nothing to train on: give at least one of them")
     require(2 <= mixing.group_size <= 64, f"--group-size {mixing.group_size}: a group needs 2 to 64 completions")
+    _check_estimate(mixing)
     require(
         mixing.external == 0 or peers,
         f"--external {mixing.external} needs peers, but --nodes is 1: add nodes or give --external 0",
@@ -250,6 +265,19 @@ def check_mixing(mixing: Mixing, minibatches: int, peers: bool) -> None:
         0 <= mixing.shared <= mixing.sampled,
         f"--shared-prompts {mixing.shared} must lie between 0 and the {mixing.sampled} prompts a node samples",
     )
+
+
+def _check_estimate(mixing: Mixing) -> None:
+    """Check how the rewards of a group become advantages."""
+    require(
+        mixing.centre == "mean" or mixing.group_size % 2 == 1,
+        f"--centre median needs an odd --group-size, not {mixing.group_size}: one completion is the median and "
+        "does not train",
+    )
+    require(0 <= mixing.noise < 0.5, f"--noise {mixing.noise}: must be at least 0 and below 0.5")
+    damping = mixing.damping
+    require(damping is None or 0 < damping <= 1, f"--damping {damping}: must be above 0 and at most 1")
+    require(0 <= mixing.start_gate <= 1, f"--start-gate {mixing.start_gate}: must lie between 0 and 1")
 
 
 def check_learning(learning: Learning) -> None:

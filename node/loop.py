@@ -21,6 +21,7 @@ from shoal.node.draw import LocalPrompts
 from shoal.node.events import RoundResult
 from shoal.node.gather import FETCHES_PER_SET, Gatherer, Order
 from shoal.node.mix import Mixer
+from shoal.node.opening import StartGate
 from shoal.node.pace import Pace
 from shoal.node.publish import Publisher
 from shoal.node.sets import OwnSet, PeerSet, reward_of
@@ -104,6 +105,7 @@ class Node:
         self.pace = Pace()
         self.journal: Journal = _write_nothing
         self.record = record
+        self.start_gate = StartGate(habits.mixing.start_gate)
         self.rng = random.Random(f"{seed}/choice")
         self.generator = torch.Generator(organs.trainer.policy.device).manual_seed(
             random.Random(f"{seed}/sample").getrandbits(63)
@@ -199,12 +201,16 @@ class Node:
         return await organs.compute.run("sample", work)
 
     async def gather(self, own: Sequence[OwnSet]) -> list[PeerSet]:
-        """Choose J sets of peers, waiting a bounded time for them."""
+        """Choose J sets of peers, waiting a bounded time for them; none while the start gate is shut."""
         mixing = self.habits.mixing
         if not self.habits.shares or mixing.external == 0:
             return []
         if self.organs.publisher.attack is not None:
             await self.organs.gatherer.eavesdrop(self.organs.publisher.attack.overhear)
+            return []
+        self.start_gate.note(own)
+        if self.habits.samples and not self.start_gate.open:
+            self.organs.gatherer.counters.add("mixing", "start_gate")
             return []
         wait = self.habits.wait_seconds
         if self.organs.prompts.manifest.limits.max_age_rounds == 0:

@@ -62,7 +62,8 @@ class LifeOptions:
     """Disk space for rollouts, own and fetched, in MiB."""
     defenses_off: tuple[str, ...] = ()
     """Defence layers to switch off: admission, quota, header, provenance, text, duplicates, verifier, mixing,
-    reputation; `all` for every one. Only for measurements."""
+    reputation; `all` for every one. Only for measurements. Without mixing, peers' rows enter the baseline and are
+    divided by the group's std, as in the published recipe."""
     seed: int = 0
     """Seed of this node's random choices, beside its key."""
     threads: int = 1

@@ -40,6 +40,7 @@ def take(node: Node) -> tuple[dict[str, Tensor], State]:
         "position": [node.round, node.passes, node.told],
         "choice": random_state(node.rng),
         "lags": organs.lags.state(),
+        "start_gate": node.start_gate.state(),
         "gate": gatherer.gate.state(),
         "reputation": gatherer.gate.reputation.state(),
         "counters": gatherer.counters.state(),
@@ -73,6 +74,7 @@ def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
     organs.gatherer.counters.restore(state["counters"])
     organs.publisher.sequences.resume(state["sequence"])
     node.told = state["position"][2]
+    node.start_gate.restore(state.get("start_gate", node.start_gate.state()))  # an earlier version had none
     if state.get("swarm", manifest.swarm_id) == manifest.swarm_id:
         _restore_in_swarm(node, state)
     if isinstance(organs.compute, InlineCompute):

@@ -23,7 +23,7 @@ from shoal.protocol.sequence import SequenceCounter
 from shoal.protocol.staleness import LAG_MEMORY, Clock, LagClock
 from shoal.protocol.transport import Transport
 from shoal.protocol.wire import MILLION, SamplerSettings
-from shoal.trainer.algorithm import AlgorithmSpec, OptimizerSpec, recipe
+from shoal.trainer.algorithm import RECIPES, AlgorithmSpec, OptimizerSpec, recipe
 from shoal.trainer.engine import Sampling, make_engine
 from shoal.trainer.model import Policy
 from shoal.trainer.step import Trainer
@@ -63,11 +63,23 @@ def sampling_of(learning: Learning, registry: TaskRegistry) -> Sampling:
     return Sampling(temperature=learning.temperature, max_tokens=longest)
 
 
-def algorithm_of(learning: Learning, mixing: Mixing, max_tokens: int) -> AlgorithmSpec:
-    """Return the recipe with the options that were given."""
+def algorithm_of(learning: Learning, mixing: Mixing, max_tokens: int, fair: bool = True) -> AlgorithmSpec:
+    """Return the recipe with the options that were given.
+
+    Without robust mixing (`fair` False) peers' rows are treated as the published recipe of swarm sampling does: they
+    enter the baseline and are divided by the group's std (arXiv 2509.08721).
+    """
+    chosen = RECIPES[learning.recipe]
+    median = mixing.centre == "median"
     return recipe(
         learning.recipe,
-        baseline=mixing.baseline,
+        centre=mixing.centre,
+        scale="mad" if median and chosen.scale == "group_std" else chosen.scale,
+        shape="noise_aware" if mixing.noise > 0 else chosen.shape,
+        flip_rate=mixing.noise,
+        damping=mixing.damping,
+        baseline=mixing.baseline if fair else "mixed",
+        scale_peers=not fair,
         peer_rows=mixing.peer_rows,
         entropy=learning.entropy,
         minibatches=learning.minibatches,
@@ -91,6 +103,7 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     claims = _claims(manifest, policy, sampling)
     publisher = Publisher(surroundings.identity, surroundings.transport, surroundings.sequences, claims, gate.counters)
     optimizer = OptimizerSpec(lr=learning.lr, dtype=learning.dtype)
+    fair = conduct.defenses.on("mixing")
     organs = Organs(
         clock=clock,
         lags=lags,
@@ -98,8 +111,8 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
         prompts=prompts,
         engine=make_engine(policy),
         grader=surroundings.grader,
-        trainer=Trainer(policy, algorithm_of(learning, habits.mixing, sampling.max_tokens), optimizer),
-        mixer=Mixer(habits.mixing, policy, clock, lags, sampling.temperature, gate.context.config.on("mixing")),
+        trainer=Trainer(policy, algorithm_of(learning, habits.mixing, sampling.max_tokens, fair), optimizer),
+        mixer=Mixer(habits.mixing, policy, clock, lags, sampling.temperature, fair),
         publisher=publisher,
         gatherer=_gatherer(surroundings, prompts, gate, policy),
     )

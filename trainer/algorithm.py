@@ -25,6 +25,8 @@ class AlgorithmSpec:
 
     `max_tokens` is L_max, the cap on completions: set it to what the engine samples with. `clip_high` above
     `clip_low` is DAPO's asymmetric clip. `minibatches` >= 2 makes the clip matter: with one, r is 1 throughout.
+    `scale_peers` divides peers' rows by the group's scale like own ones, as the published recipe of swarm sampling does
+    (arXiv 2509.08721). `flip_rate` belongs to the shape `noise_aware`. `damping` is tau of `objectives.damped`.
     """
 
     name: str = "grpo"
@@ -32,8 +34,10 @@ class AlgorithmSpec:
     centre: str = "mean"
     scale: str = "group_std"
     shape: str = "none"
+    flip_rate: float = 0.1
     assign: str = "sequence"
     baseline: str = "local"
+    scale_peers: bool = False
     peer_rows: str = "positive"
     likely_floor: float = -1.0
     drop_uniform: bool = False
@@ -42,6 +46,7 @@ class AlgorithmSpec:
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float | None = None
+    damping: float | None = None
     aggregation: str = "seq_mean_token_mean"
     kl: str = "none"
     beta: float = 0.0
@@ -62,6 +67,9 @@ class AlgorithmSpec:
         _require(self.clip_high > 0, f"clip_high is {self.clip_high}: give a positive number, e.g. 0.28")
         dual = self.dual_clip
         _require(dual is None or dual > 1, f"dual_clip is {dual}: give a number above 1, e.g. 3, or leave it out")
+        damping, flips = self.damping, self.flip_rate
+        _require(damping is None or 0 < damping <= 1, f"damping is {damping}: give a probability above 0, e.g. 0.1")
+        _require(0 <= flips < 0.5, f"flip_rate is {flips}: give 0 or more and less than 0.5, e.g. 0.1")
         _require(self.beta >= 0, f"beta is {self.beta}: give 0 (no KL) or more")
         _require(self.entropy >= 0, f"entropy is {self.entropy}: give 0 (no bonus) or more")
         _require(

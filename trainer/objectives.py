@@ -56,6 +56,16 @@ def ppo_clip(ratio_BT: Tensor, advantages_BT: Tensor, spec: AlgorithmSpec) -> tu
     return loss_BT, clipped_BT
 
 
+def damped(old_logps_BT: Tensor, own_B: Tensor, tau: float) -> Tensor:
+    """Factor of each token's gradient: min(1, p_t / tau) for peers' rows with p_t the old local probability, 1 for own.
+
+    By the logits log p_t has a gradient of about 1 - p_t: the one implausible token of a peer pulls harder than all
+    that the policy expects. Damping slows what such a token teaches; once it is likely, it trains at full strength.
+    """
+    factor_BT = (old_logps_BT.detach().exp() / tau).clamp(max=1.0)
+    return torch.where(own_B[:, None], torch.ones_like(factor_BT), factor_BT)
+
+
 def token_mean(lengths_B: Tensor, denominators: Denominators) -> Tensor:
     """Sum over all completion tokens of the step (DAPO, arXiv 2503.14476)."""
     return torch.full_like(lengths_B, 1.0 / max(denominators.tokens, 1))
@@ -104,7 +114,7 @@ def loss(
     """One micro-batch's share of the step's loss, and sums over its tokens for the report.
 
     Shares add up: the gradient of a step does not depend on how it was cut into micro-batches. Rows whose train mask
-    is off, and padding, add neither value nor gradient. The row weight scales the gate alone, not KL or entropy.
+    is off, and padding, add neither value nor gradient. Row weight and damping scale the gate alone, not KL or entropy.
     """
     mask_BT = batch.completion_mask_BT & batch.train_mask_B[:, None]
     # Masked on the way in as well: 0 * NaN is NaN in a backward pass.
@@ -115,6 +125,8 @@ def loss(
     ratio_BT = log_ratio_BT.exp()
     loss_BT, clipped_BT = GATES[spec.gate](ratio_BT, advantages_BT, spec)
     loss_BT = loss_BT * batch.weight_B[:, None]
+    if spec.damping is not None and batch.own_B is not None:
+        loss_BT = loss_BT * damped(old_logps_BT, batch.own_B, spec.damping)
     sums = {"tokens": mask_BT.sum(), **_movement(ratio_BT.detach(), log_ratio_BT.detach(), clipped_BT, advantages_BT)}
     if spec.beta and batch.ref_logps_BT is not None:
         kl_BT = torch.where(mask_BT, KLS[spec.kl](logps_BT, torch.where(mask_BT, batch.ref_logps_BT, 0.0)), 0.0)

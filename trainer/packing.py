@@ -37,6 +37,7 @@ class Batch:
     weight_B: Tensor
     train_mask_B: Tensor
     temperature_B: Tensor | None  # None: every row was sampled at temperature 1
+    own_B: Tensor | None = None  # None: every row was sampled here
 
 
 def pack_rows(rows: Sequence[Row], share_prompts: bool) -> list[Pack]:
@@ -119,6 +120,7 @@ def pad_packs(packs: Sequence[Sequence[Row]], pad_id: int, device: torch.device 
         weight_B=torch.tensor([row.weight for row in rows], device=device),
         train_mask_B=torch.tensor([row.train for row in rows], device=device),
         temperature_B=None if set(temperatures) == {1.0} else torch.tensor(temperatures, device=device),
+        own_B=None if all(row.own for row in rows) else torch.tensor([row.own for row in rows], device=device),
     )
 
 

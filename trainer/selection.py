@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.trainer.advantages import Groups, group_advantages, group_rewards, usable_peer_rows
+from shoal.trainer.advantages import Groups, group_advantages, group_rewards, median_rows, usable_peer_rows
 from shoal.trainer.algorithm import AlgorithmSpec
 from shoal.trainer.batch import Row
 from shoal.trainer.rewards import reward_columns
@@ -42,6 +42,8 @@ def select(
 ) -> Selection:
     """Take advantages, then drop what may not train: masked, unscorable, unfit, lone and (by rule) peers' rows.
 
+    With the centre `median` one row a group is the median and does not train.
+
     Dropped rows leave the denominators too; `counts` says how many went for which reason. `fits` tells whether the
     model can read a row, `mean_logps` gives own mean log-probs (asked only for peers' negatives under `likely`).
     """
@@ -57,6 +59,8 @@ def select(
     unmasked_B = torch.tensor([row.train for row in rows])
     fits_B = torch.tensor([fits(row) for row in rows])
     allowed_B = unmasked_B & fits_B & groups.scored_B & groups.enough_B
+    pivots_B = median_rows(groups, allowed_B) if spec.centre == "median" else torch.zeros_like(allowed_B)
+    allowed_B = allowed_B & ~pivots_B
     usable_B = _usable(rows, advantages_B, allowed_B & ~groups.own_B, spec, mean_logps)
     train_B = allowed_B & usable_B
     uniform_B = allowed_B & (groups.total(train_B & (advantages_B != 0)) == 0)
@@ -67,6 +71,7 @@ def select(
         "masked_rows": int((~unmasked_B).sum()),
         "unscorable_rows": int((~groups.scored_B).sum()),
         "unfit_rows": int((~fits_B).sum()),
+        "median_rows": int(pivots_B.sum()),
         "small_groups": _distinct(groups, ~groups.enough_B),
         "uniform_groups": _distinct(groups, uniform_B),
         "unused_peer_rows": int((allowed_B & ~usable_B).sum()),

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from shoal.trainer.advantages import advantages
 from shoal.trainer.algorithm import AlgorithmSpec, recipe
 
-SPECS = [recipe("grpo"), recipe("dr_grpo"), recipe("grpo", baseline="mixed")]
+SPECS = [
+    recipe("grpo"),
+    recipe("dr_grpo"),
+    recipe("grpo", baseline="mixed"),
+    recipe("grpo", scale_peers=True),
+    recipe("grpo", scale_peers=True, baseline="mixed"),
+    recipe("grpo", centre="median", scale="mad", shape="noise_aware"),
+]
 reward = st.one_of(st.just(math.nan), st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32))
 # (reward, group, baseline mask, own)
 row = st.tuples(reward, st.integers(0, 2), st.booleans(), st.booleans())
@@ -41,10 +48,31 @@ def by_definition(some: Rows, spec: AlgorithmSpec) -> list[float]:
             result.append(0.0)
             continue
         values = [r[0] for r in base]
+        divide = own or spec.scale_peers
+        if spec.centre == "median":
+            result.append(by_the_median(reward, values, divide) * flips(values, spec.flip_rate))
+            continue
         centred = reward - statistics.fmean(values)
-        divide = own and spec.scale == "group_std"
+        divide = divide and spec.scale == "group_std"
         result.append(centred / (statistics.stdev(values) + 1e-4) if divide else centred)
     return result
+
+
+def by_the_median(reward: float, values: list[float], divide: bool) -> float:
+    """MC-GRPO of one row: the rescaled distance to the median over its deviation."""
+    middle = statistics.median_low(values)
+    off = [abs(v - middle) for v in values if abs(v - middle) > 1e-12]
+    if not divide or not off:
+        return (reward - middle) / 1e-3 if divide else reward - middle
+    deviation = max(statistics.median_low([abs(v - middle) for v in values]), statistics.fmean(off) / 2)
+    return (reward - middle) / (deviation + 1e-3) * len(values) / len(off)
+
+
+def flips(values: list[float], p: float) -> float:
+    """The weight of S-GRPO with its e gone to 0."""
+    q = statistics.fmean(values)
+    t = min(max((q - p) / (1 - 2 * p), 0.0), 1.0)
+    return (1 - 2 * p) * math.sqrt(t * (1 - t) / (q * (1 - q))) if 0 < q < 1 else 0.0
 
 
 @given(rows, st.sampled_from(SPECS))
@@ -74,6 +102,12 @@ def test_peers_cannot_move_the_local_baseline(some: Rows, peers: Rows) -> None:
     foreign = [(r[0], r[1], r[2], False) for r in peers]
     for spec in (recipe("grpo"), recipe("dr_grpo")):
         assert take(local + foreign, spec)[: len(local)] == take(local, spec)
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12))
+def test_under_the_median_the_advantages_of_a_group_are_bounded_in_sum(rewards: list[float]) -> None:
+    spec = recipe("grpo", centre="median", scale="mad")
+    assert sum(map(abs, take([(r, 0, True, True) for r in rewards], spec))) <= 2 * len(rewards)
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12), st.floats(-3, 3, width=32))

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.trainer.advantages import CENTRES, Groups, advantages, sequence, usable_peer_rows
+from shoal.trainer.advantages import (
+    CENTRES,
+    Groups,
+    advantages,
+    group_rewards,
+    median_rows,
+    sequence,
+    usable_peer_rows,
+)
 from shoal.trainer.algorithm import AlgorithmSpec, recipe
 
 NAN = math.nan
@@ -124,6 +132,93 @@ def test_a_later_method_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = [1.0, 0.0, 0.5, 0.25]
     expected = [4 / 3 * value for value in take(rewards, spec=DR_GRPO)]  # RLOO = G/(G-1) * (r - m)
     assert take(rewards, spec=recipe("dr_grpo", centre="leave_one_out")) == pytest.approx(expected)
+
+
+def test_scaled_peers_are_divided_by_the_std_of_the_baseline_like_own_rows() -> None:
+    spec = recipe("grpo", scale_peers=True)
+    assert take([1, 0, 0, 0], own=[False] * 4, spec=spec) == take([1, 0, 0, 0])
+    got = take([1, 0, 0, 0, 1], own=[True] * 4 + [False], spec=spec)
+    assert got[4] == pytest.approx(0.75 / 0.5001, abs=1e-12)
+    # The published recipe: one group of all. Mean 2/5, squared deviations 2 * 9/25 + 3 * 4/25 = 6/5, std sqrt(.3).
+    mixed = take([1, 0, 0, 0, 1], own=[True] * 4 + [False], spec=recipe("grpo", scale_peers=True, baseline="mixed"))
+    assert mixed == pytest.approx([v / (math.sqrt(0.3) + 1e-4) for v in (0.6, -0.4, -0.4, -0.4, 0.6)], abs=1e-12)
+
+
+MEDIAN = recipe("grpo", centre="median", scale="mad")
+
+
+def test_the_median_and_its_deviation_by_hand() -> None:
+    # median .4, distances .4 .3 0 .1 .6, their median .3 (the floor is .35 / 2), four of five rows off the median
+    rewards = [0.0, 0.1, 0.4, 0.5, 1.0]
+    expected = [5 / 4 * d / (0.3 + 1e-3) for d in (-0.4, -0.3, 0.0, 0.1, 0.6)]
+    assert take(rewards, spec=MEDIAN) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("right", range(10))
+def test_binary_rewards_do_not_explode_under_the_median(right: int) -> None:
+    got = take([1.0] * right + [0.0] * (9 - right), spec=MEDIAN)
+    minority = min(right, 9 - right)
+    # deviation 0, so the floor of 1/2; 9 / minority rows off the median
+    size = 9 / minority / (0.5 + 1e-3) if minority else 0.0
+    assert sum(map(abs, got)) == pytest.approx(minority * size)
+    assert got == pytest.approx(
+        [size] * right + [0.0] * (9 - right) if right < 5 else [0.0] * right + [-size] * minority
+    )
+
+
+def test_one_odd_reward_hardly_moves_the_median() -> None:
+    got = take([0, 0.1, 0.2, 0.3, 1e6], spec=recipe("dr_grpo", centre="median"))[:4]
+    assert got == pytest.approx([-0.25, -0.125, 0.0, 0.125])
+
+
+def test_peers_that_join_are_measured_against_the_local_median() -> None:
+    got = take([0, 0, 1, 1, 0], own=[True] * 3 + [False] * 2, spec=MEDIAN)
+    assert got[3:] == [1.0, 0.0]
+    assert got[:3] == take([0, 0, 1], spec=MEDIAN)
+
+
+def test_one_allowed_row_at_the_median_of_each_group_is_left_out() -> None:
+    rewards = torch.tensor([0.0, 1.0, 0.0, 5.0, 3.0, 4.0, 1.0])
+    uid, own = torch.tensor([1, 1, 1, 2, 2, 2, 1]), torch.tensor([True] * 6 + [False])
+    groups = group_rewards(rewards, uid, torch.ones(7), own, "local")
+    everything = torch.ones(7, dtype=torch.bool)
+    assert median_rows(groups, everything).nonzero().flatten().tolist() == [0, 5]
+    everything[0] = False
+    assert median_rows(groups, everything).nonzero().flatten().tolist() == [2, 5]
+
+
+def noise_weight(q: float, p: float) -> float:
+    """What a group of 100 rows with pass rate q weighs, from its one right row."""
+    right = round(100 * q)
+    rewards = [1.0] * right + [0.0] * (100 - right)
+    return take(rewards, spec=recipe("grpo", shape="noise_aware", flip_rate=p))[0] / take(rewards)[0]
+
+
+@pytest.mark.parametrize("q", [0.01, 0.3, 0.5, 0.99])
+def test_without_flips_every_group_weighs_one(q: float) -> None:
+    assert noise_weight(q, 0.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.1, 0.4])
+def test_a_group_that_is_half_right_weighs_one_minus_both_flips(p: float) -> None:
+    assert noise_weight(0.5, p) == pytest.approx(1 - 2 * p)
+
+
+def test_flips_by_hand() -> None:
+    # q .26, p .1: t = .16 / .8 = .2, t(1-t) = .16, q(1-q) = .1924
+    assert noise_weight(0.26, 0.1) == pytest.approx(0.8 * 0.4 / math.sqrt(0.1924))
+
+
+@pytest.mark.parametrize("q", [0.05, 0.1, 0.9, 0.95])
+def test_a_spread_that_flips_explain_weighs_nothing(q: float) -> None:
+    assert noise_weight(q, 0.1) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_flips_weigh_peers_rows_by_the_local_pass_rate() -> None:
+    spec = recipe("grpo", shape="noise_aware", flip_rate=0.1)
+    got = take([1, 0, 1, 1, 1], own=[True, True, False, False, False], spec=spec)
+    assert got[2:] == pytest.approx([0.8 * 0.5] * 3)
+    assert take([0, 0, 1], own=[True, True, False], spec=spec)[2] == 0.0
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_recipes_are_the_published_settings() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"centre": "average"}, "choose one of mean, none"),
+        ({"centre": "average"}, "choose one of mean, median, none"),
         ({"aggregation": "x"}, "token_mean"),
         ({"ratio": "x"}, "sequence"),
         ({"gate": "x"}, "ppo_clip"),
@@ -38,6 +38,9 @@ def test_recipes_are_the_published_settings() -> None:
         ({"clip_low": 1.5}, "between 0 and 1"),
         ({"clip_high": 0.0}, "positive"),
         ({"dual_clip": 0.5}, "above 1"),
+        ({"damping": 0.0}, "a probability"),
+        ({"damping": 1.5}, "a probability"),
+        ({"flip_rate": 0.5}, "less than 0.5"),
         ({"kl": "k3"}, "beta > 0"),
         ({"beta": 0.04}, "go together"),
         ({"minibatches": 0}, "1 or more"),

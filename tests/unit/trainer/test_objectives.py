@@ -170,6 +170,27 @@ def test_the_row_weight_scales_the_gate_and_not_the_bonus() -> None:
     assert value == pytest.approx(full[0] / 4 - 0.01 * 2.0)
 
 
+def test_damping_scales_the_gradient_of_unlikely_foreign_tokens_by_hand() -> None:
+    spec = recipe("grpo", entropy=0.0, damping=0.1, aggregation="seq_mean_token_sum")
+    old = torch.tensor([[0.05, 0.1, 0.9]] * 2, dtype=torch.float64).log()
+    some = batch([3, 3], [2.0, 2.0], old, own_B=torch.tensor([True, False]))
+    value, gradient = evaluate(some, old, spec)
+    # ratio 1, so each token's gradient is -A / rows: own -1 throughout, foreign times .05 / .1 where p is below .1
+    assert gradient.tolist() == [pytest.approx([-1.0, -1.0, -1.0]), pytest.approx([-0.5, -1.0, -1.0])]
+    assert value == pytest.approx(-(2 * 3 + 2 * 2.5) / 2)
+
+
+def test_damping_leaves_own_rows_bit_for_bit() -> None:
+    torch.manual_seed(3)
+    old, now = torch.randn(3, 4).double() - 2, torch.randn(3, 4).double() - 2
+    spec = recipe("grpo", entropy=0.0, damping=0.3)
+    for own in (None, torch.tensor([True, True, True])):
+        plain = evaluate(batch([4, 2, 3], [1.0, -1.0, 0.5], old), now)
+        damped = evaluate(batch([4, 2, 3], [1.0, -1.0, 0.5], old, own_B=own), now, spec)
+        assert damped[0] == plain[0]
+        assert torch.equal(damped[1], plain[1])
+
+
 def test_k3_is_zero_only_where_the_policies_agree() -> None:
     difference = torch.linspace(-3, 3, 61, dtype=torch.float64)
     values = k3(torch.zeros(61, dtype=torch.float64), difference)

@@ -330,6 +330,32 @@ def test_unused_rows_of_peers_leave_the_update_as_it_would_be_alone() -> None:
     assert same(weights(alone), weights(beside))
 
 
+def test_damping_reaches_peers_rows_and_no_own_row() -> None:
+    taken = []
+    for damping, source in ((None, PEER), (0.02, PEER), (None, b""), (0.02, b"")):
+        rows = random_rows(groups=1, size=4, seed=5, source=source)
+        for at, row in enumerate(rows):
+            row.reward = float(at == 0)
+        spec = recipe("dr_grpo", minibatches=1, peer_rows="all", damping=damping)
+        trainer = Trainer(tiny_policy(), spec)
+        steps = gradients(trainer)
+        trainer.update(rows)
+        taken.append(steps[0])
+    assert not all(torch.allclose(taken[0][name], taken[1][name]) for name in taken[0])
+    assert all(torch.equal(taken[2][name], taken[3][name]) for name in taken[2])
+
+
+def test_under_the_median_exactly_g_of_g_plus_one_rows_train() -> None:
+    rows = random_rows(groups=4, size=5)
+    report = Trainer(tiny_policy(), recipe("grpo", centre="median", scale="mad")).update(rows)
+    assert report.counts["median_rows"] == 4
+    for uid in range(4):
+        trained = [t for row, t in zip(rows, report.trained, strict=True) if row.uid == uid]
+        assert sum(trained) == 4
+    left_out = [a for a, trained in zip(report.advantages, report.trained, strict=True) if not trained]
+    assert left_out == [0.0] * 4
+
+
 def test_the_senders_token_ids_do_not_matter_and_its_text_does() -> None:
     def learned(text: str) -> list[torch.Tensor]:
         policy = tiny_policy()
