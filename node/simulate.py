@@ -52,6 +52,7 @@ class Simulation:
         self.folder = folder
         self.show = show
         self.plan: Plan = make_plan(config)
+        self.looked_for = self.plan.attacks  # whose behaviour is looked for in answers; a control names more
         self.now = VirtualNow()
         registry: TaskRegistry = grader.registry
         slots = max(role.prompts for arm in config.run.arms for role in roles_of(arm, config, self.plan.attackers))
@@ -156,6 +157,8 @@ class Simulation:
         """Record one pass of a node; evaluate it when that is due."""
         assert self.swarm is not None
         self._record(step_event(result, time), number)
+        if number in self.due and self.arm == "swarm":
+            self._record(self.swarm.tallies[number].take(result.round, result.own), number)
         tokens = sum(len(completion.ids) for own in result.own for completion in own.completions)
         sampling = result.watch.seconds.get("sample", 0.0)
         screening = self.swarm.nodes[number].organs.gatherer.watch.take()
@@ -185,7 +188,7 @@ class Simulation:
         if round == 0:
             self.first_answers[number] = answers  # the same in every arm: all begin from the same weights
         self._record(eval_event(round, answers), number)
-        for name in self.plan.attacks:
+        for name in self.looked_for:
             if ATTACKS[name].shown is Attack.shown:
                 continue  # it plants nothing in answers
             shown = answers.share(ATTACKS[name]().shown)

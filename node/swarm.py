@@ -16,6 +16,7 @@ from shoal.node.assemble import Commons, Role, assemble, simulated_identity
 from shoal.node.config import parse_partition
 from shoal.node.events import RoundResult
 from shoal.node.loop import Node
+from shoal.node.redteam.tally import Tally
 from shoal.protocol.memory import LinkModel, MemoryNetwork, MemoryTransport, Partition
 from shoal.protocol.virtual import VirtualTimeLoop
 from shoal.trainer.model import Policy
@@ -45,12 +46,17 @@ class Swarm:
         self.network = MemoryNetwork(links_of(commons), commons.config.swarm.seed)
         self.transports: list[MemoryTransport] = []
         self.nodes: dict[int, Node] = {}
+        self.tallies: dict[int, Tally] = {}  # what became of peers' rows; empty again at each rest
+        keys = {role.number: simulated_identity(commons.config.swarm.seed, role.number).key for role, _ in members}
+        attackers = frozenset(keys[role.number] for role, _ in members if role.attack is not None)
         for role, policy in members:
-            transport = self.network.join(simulated_identity(commons.config.swarm.seed, role.number).key)
+            transport = self.network.join(keys[role.number])
             self.transports.append(transport)
             self.nodes[role.number] = assemble(
                 commons, role, policy, transport, lambda result, number=role.number: report(number, result, now())
             )
+            self.tallies[role.number] = Tally(attackers)
+            self.nodes[role.number].organs.gatherer.witness = self.tallies[role.number]
 
     def run(self, until_round: int) -> None:
         """Run every node until swarm time reaches `until_round`, then let the network come to rest.
