@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,8 +29,11 @@ MAX_CHARS = 2000
 class Laboratory:
     """A swarm of `peers` keys, and nobody else; peer i belongs to `operators[i]` (None: each to one of its own).
 
-    `now` is the time in seconds, rounds last 10; `lag` is the receiver's updates since any round began.
+    `now` is the time in seconds, rounds last 10; `lag` is the receiver's updates since any round began. With `mode`
+    "open" nobody is listed, so that every key is its own operator. Two laboratories have the same keys.
     """
+
+    name = "laboratory"
 
     def __init__(
         self,
@@ -38,12 +41,14 @@ class Laboratory:
         operators: Sequence[str] | None = None,
         config: DefenseConfig | None = None,
         limits: SwarmLimits | None = None,
+        mode: Literal["open", "allow-list"] = "allow-list",
     ) -> None:
         self.now = 1000.0
         self.lag = 0
         self.identities = [Identity.from_seed(number.to_bytes(32, "big")) for number in range(1, peers + 1)]
         self.own = Identity.from_seed(bytes([255]) * 32)
-        self.manifest = self._manifest(operators or [f"operator {i}" for i in range(peers)], limits or SwarmLimits())
+        admission = self._admission(operators or [f"operator {i}" for i in range(peers)], mode)
+        self.manifest = self._manifest(admission, limits or SwarmLimits())
         self.config = config or DefenseConfig()
         self.counters = Counters()
         clock = Clock(lambda: self.now, 0.0, 10.0)
@@ -56,18 +61,21 @@ class Laboratory:
         )
         self._sequences = [0] * peers
 
-    def _manifest(self, operators: Sequence[str], limits: SwarmLimits) -> Manifest:
+    def _admission(self, operators: Sequence[str], mode: Literal["open", "allow-list"]) -> Admission:
         keys: dict[str, list[str]] = {}
         for identity, operator in zip(self.identities, operators, strict=True):
             keys.setdefault(operator, []).append(identity.key.hex())
+        return Admission(mode=mode, operators=keys if mode == "allow-list" else {})
+
+    def _manifest(self, admission: Admission, limits: SwarmLimits) -> Manifest:
         return Manifest(
-            name="laboratory",
+            name=self.name,
             founder=self.own.key.hex(),
             genesis=0,
             round_seconds=10,
             tasks=[TaskEntry(name="lab/name")],
             limits=limits,
-            admission=Admission(mode="allow-list", operators=keys),
+            admission=admission,
         )
 
     @property
@@ -132,6 +140,12 @@ class Laboratory:
         """Pass one message, handed on by `peer`, through gate and screen."""
         pointer = self.gate.admit(message.announcement, self.identities[peer].key)
         return screen(pointer, message.blob, self.context, self.memory) if isinstance(pointer, Pointer) else pointer
+
+
+class OtherLaboratory(Laboratory):
+    """Another swarm of the same keys, with the same founder."""
+
+    name = "another laboratory"
 
 
 def _prompt(name: PromptName) -> RebuiltPrompt:

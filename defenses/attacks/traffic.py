@@ -3,14 +3,14 @@
 # ruff: noqa: ARG002 (one interface for all attacks: not each of them uses everything that it is handed)
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import msgspec
 
-from shoal.defenses.attacks.base import Attack, Expected, Outgoing, header_of
+from shoal.defenses.attacks.base import Attack, Draft, Expected, Outgoing, header_of
 from shoal.protocol.envelope import ANNOUNCEMENT_SIZE, Announcement, Header, payload_hash, verify_announcement
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.prompts import SCOPE_SHARED
@@ -71,7 +71,50 @@ class Flood(Attack):
         return [Outgoing(self._signed(one), sent.blob) for one in numbered]
 
 
-class Malformed(Attack):
+class Useless(Attack):
+    """Publishes, as often as its quota allows, rollouts that are well formed, all wrong and all alike."""
+
+    name = "useless"
+    expected = Expected(
+        "mixing", "operators take turns, so it costs one turn; a group without a right answer adds nothing"
+    )
+
+    def __init__(self, count: int = 64, answer: str = "?") -> None:
+        super().__init__()
+        self.count = count
+        self.answer = answer
+
+    def poison(self, draft: Draft, rng: Random) -> Draft:
+        """Give the same wrong answer throughout."""
+        size = len(draft.completions)
+        return replace(draft, completions=(self.answer,) * size, rewards=(0.0,) * size, correct=(False,) * size)
+
+    def messages(self, sent: Outgoing, rng: Random) -> list[Outgoing]:
+        """Sign it under `count` sequence numbers."""
+        header = header_of(sent)
+        numbered = (replace(header, sequence=self._next_sequence(header.sequence)) for _ in range(self.count))
+        return [Outgoing(self._signed(one), sent.blob) for one in numbered]
+
+
+class Resealing(Attack):
+    """Publishes blobs of its own making instead of the honest one, each under a good signature."""
+
+    def blobs(self, blob: bytes, rng: Random) -> Iterable[bytes]:
+        """Return what to publish, made of the honest blob."""
+        raise NotImplementedError
+
+    def messages(self, sent: Outgoing, rng: Random) -> list[Outgoing]:
+        """Announce each blob."""
+        header = header_of(sent)
+        return [self._sealed(header, blob) for blob in self.blobs(sent.blob, rng)]
+
+    def _sealed(self, header: Header, blob: bytes, **changes: Any) -> Outgoing:
+        """Return a blob with its signed announcement; `changes` are made to the header last."""
+        fresh = replace(_about(header, blob), sequence=self._next_sequence(header.sequence))
+        return Outgoing(self._signed(replace(fresh, **changes)), blob)
+
+
+class Malformed(Resealing):
     """Sends bytes that are no announcement, and signed announcements of payloads that are no rollout."""
 
     name = "malformed"
@@ -86,20 +129,16 @@ class Malformed(Attack):
         honest = replace(header, sequence=self._next_sequence(header.sequence))
         messages = [Outgoing(self._signed(honest), sent.blob)]
         messages.extend(Outgoing(data, b"") for data in broken)
-        messages.extend(self._sealed(header, blob) for blob in self._payloads(sent.blob, rng))
-        return messages
+        return [*messages, *super().messages(sent, rng)]
 
-    def _payloads(self, blob: bytes, rng: Random) -> list[bytes]:
+    def blobs(self, blob: bytes, rng: Random) -> Iterable[bytes]:
+        """Noise, a cut blob, and rollouts whose columns do not fit."""
         rollout = decode_rollout(blob)
         nothing = _cut(rollout, 0)
         too_many = msgspec.structs.replace(rollout, completions=rollout.completions * 64)
         not_finite = msgspec.structs.replace(rollout, rewards=b"\x00\x00\xc0\x7f" * len(rollout.completions))
         one_short = msgspec.structs.replace(rollout, finish=rollout.finish[:-1])
         return [rng.randbytes(64), blob[:-1], *map(encode_rollout, (nothing, too_many, not_finite, one_short))]
-
-    def _sealed(self, header: Header, blob: bytes) -> Outgoing:
-        changed = _about(header, blob)
-        return Outgoing(self._signed(replace(changed, sequence=self._next_sequence(header.sequence))), blob)
 
 
 class BadSignature(Listener):
