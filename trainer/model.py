@@ -62,9 +62,27 @@ class Policy:
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return [*ids, self.eos_ids[0]] if finished else ids
 
+    def completion_offsets(self, text: str, finished: bool) -> list[tuple[int, int]]:
+        """Return where in `text` each id of `encode_completion` stands, as (start, end) of its characters.
+
+        White space before a token's own text is left out; the end mark stands behind the text. A tokenizer that knows
+        no places gives (0, 0) for all ids.
+        """
+        if not self.tokenizer.is_fast:
+            return [(0, 0)] * len(self.encode_completion(text, finished))
+        options = {"add_special_tokens": False, "split_special_tokens": True, "return_offsets_mapping": True}
+        places = [_without_space(text, *place) for place in self.tokenizer(text, **options)["offset_mapping"]]
+        return [*places, (len(text), len(text))] if finished else places
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of completion ids without special tokens."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def _without_space(text: str, start: int, end: int) -> tuple[int, int]:
+    """Move the start past white space; a token of white space alone stays where it is."""
+    stripped = text[start:end].lstrip()
+    return (end - len(stripped), end) if stripped else (start, end)
 
 
 def set_threads(count: int) -> None:

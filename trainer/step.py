@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +14,7 @@ from shoal.protocol.errors import UsageError
 from shoal.trainer.advantages import ASSIGNS
 from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
 from shoal.trainer.batch import Row
+from shoal.trainer.evidence import NO_EVIDENCE, RowEvidence, row_evidence, token_statistics
 from shoal.trainer.logprobs import completion_logps, shares_prompts
 from shoal.trainer.model import Policy, take_over
 from shoal.trainer.objectives import Denominators, loss
@@ -114,6 +115,20 @@ class Trainer:
             row.old_logps, row.scored_version = logps, version
         return Scores([torch.empty(0) if row.old_logps is None else row.old_logps for row in rows])
 
+    def evidence(self, rows: Sequence[Row], vouched: Sequence[Sequence[bool]]) -> list[RowEvidence]:
+        """What the own model says of each token, in one pass that also does the work of `score` for these rows.
+
+        `vouched` has one value a token of each row. Raises UsageError where it has not.
+        """
+        readable = [index for index, row in enumerate(rows) if self.fits(row)]
+        found = [NO_EVIDENCE] * len(rows)
+        values = self._by_row(self.model, [rows[index] for index in readable], token_statistics)
+        for index, values_T5 in zip(readable, values, strict=True):
+            row = rows[index]
+            found[index] = row_evidence(values_T5, vouched[index], row.completion_ids[-1] in self.policy.eos_ids)
+            row.old_logps, row.scored_version = found[index].logps, self.policy.version
+        return found
+
     def fits(self, row: Row) -> bool:
         """Whether the model can read the row: some prompt, some completion, within its context."""
         return bool(row.prompt_ids) and bool(row.completion_ids) and row.total_length <= self.max_length
@@ -186,18 +201,27 @@ class Trainer:
             train_mask_B=chosen.train_B[indices].to(self.policy.device),
         )
 
-    @torch.no_grad()
     def _logps(self, model: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
-        scored: list[Tensor] = [torch.empty(0)] * len(rows)
+        def logps(model: nn.Module, batch: Batch) -> Tensor:
+            return completion_logps(model, batch, with_entropy=False)[0][batch.completion_mask_BT]
+
+        return self._by_row(model, rows, logps)
+
+    @torch.no_grad()
+    def _by_row(
+        self, model: nn.Module, rows: Sequence[Row], values: Callable[[nn.Module, Batch], Tensor]
+    ) -> list[Tensor]:
+        """`values` of each row's completion tokens; the function gives those of all rows of a batch, in order."""
+        found: list[Tensor] = [torch.empty(0)] * len(rows)
         for packs in self._micro_batches(rows):
             batch = pad_packs([[rows[i] for i in pack] for pack in packs], self.policy.pad_id, self.policy.device)
             order = [index for pack in packs for index in pack]
             with self._precision():
-                logps_BT, _ = completion_logps(model, batch, with_entropy=False)
+                values_N = values(model, batch)
             lengths = [len(rows[i].completion_ids) for i in order]
-            for index, logps in zip(order, logps_BT[batch.completion_mask_BT].split(lengths), strict=True):
-                scored[index] = logps
-        return scored
+            for index, part in zip(order, values_N.split(lengths), strict=True):
+                found[index] = part
+        return found
 
     def _precision(self) -> AbstractContextManager[Any]:
         half = self.optimizer_spec.dtype == "bfloat16"
