@@ -172,8 +172,8 @@ def test_one_odd_reward_hardly_moves_the_median() -> None:
 
 
 def test_peers_that_join_are_measured_against_the_local_median() -> None:
-    got = take([0, 0, 1, 1, 0], own=[True] * 3 + [False] * 2, spec=MEDIAN)
-    assert got[3:] == [1.0, 0.0]
+    got = take([0, 0, 1, 1, 1], own=[True] * 3 + [False] * 2, spec=MEDIAN)
+    assert got[3:] == [1.0, 1.0]
     assert got[:3] == take([0, 0, 1], spec=MEDIAN)
 
 
