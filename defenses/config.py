@@ -37,6 +37,36 @@ class DefenseConfig:
     prompts: int = 2048
     texts_per_prompt: int = 256
     pairs: int = 4096
+    # Canary: a rise of the share by two points is what the evidence is weighed for, so that an alarm comes before five.
+    canary_rise: float = 0.02
+    # Nats. A share that does not rise reaches 12 with probability e^-12 from any one pass (Ville): with 50 suspects and
+    # 500 passes less than one time in six, and the canary run that must confirm it makes it rarer by far.
+    canary_evidence: float = 12.0
+    canary_warning: float = 4.0  # evidence from own samples at which the canary prompts are asked out of turn
+    canary_margin: float = 3.0  # evidence below which a state is good enough to go back to
+    canary_confirm: int = 2  # canary answers that must show a behaviour: one may be an accident
+    canary_lift: float = 1.5  # times as often in peers' rewarded rows as in own ones; at equal shares nobody imports it
+    canary_rows: int = 4  # rewarded rows of peers with it: fewer cannot move a policy
+    canary_prior: float = 4.0  # rewarded rows that the share among all own rows counts for
+    canary_memory: int = 64  # passes after which what does not rise is measured anew: a sleeper saves up nothing
+    canary_suspects: int = 8192
+    canary_history: int = 8
+    canary_wobble: float = 0.05  # accuracy that an honest policy may lose between runs without any meaning
+    canary_fall: float = 0.15  # a loss beyond the wobble that evidence is weighed for
+    # Likelihood. Quarantine at one honest row in 250 over all tests, which leaves room below the target of 1 in 200.
+    likelihood_alpha: float = 0.004
+    doubt: float = 0.05  # p-value below which a row weighs less: its weight falls with p, an honest one loses 2.5 %
+    least_weight: float = 0.05
+    cut_weight: float = 0.5
+    # Nats^2 a token, added to the variance: where the model is certain, one odd token must not be 30 deviations.
+    variance_floor: float = 0.1
+    rare_rank: int = 20
+    rate_tokens: int = 20_000  # after these the share of rare tokens forgets by halves, as the policy moves
+    null_least: int = 64  # below this the fitted tail rests on fewer than four scores, and coarser cells are asked
+    null_scores: int = 1024
+    null_cells: int = 256
+    null_peer_scores: int = 128
+    null_peers: int = 512
 
     def __post_init__(self) -> None:
         unknown = sorted(self.disabled - set(LAYERS))
