@@ -93,13 +93,13 @@ def controls(seed: int, shares: Sequence[int], setting: Setting) -> Iterator[Cel
     yield Cell(NO_ATTACK, 0, seed, "full", "alone")
 
 
-def core(choice: Choice) -> list[Cell]:
+def _core(choice: Choice) -> list[Cell]:
     """Return the core set, narrowed to the attacks, shares and seeds that were asked for."""
     cells = [cell for seed in choice.seeds or SEEDS for cell in _core_of(seed, choice)]
     return [cell for cell in dict.fromkeys(cells) if _asked(cell, choice)]
 
 
-def paper(choice: Choice) -> list[Cell]:
+def _paper(choice: Choice) -> list[Cell]:
     """Return the paper's setting, vertical and horizontal: attacks at 25 % and the swarm without them."""
     cells: list[Cell] = []
     for seed in choice.seeds or SEEDS:
@@ -130,3 +130,9 @@ def _asked(cell: Cell, choice: Choice) -> bool:
     if cell.attack == NO_ATTACK:
         return True
     return (not choice.attacks or cell.attack in choice.attacks) and (not choice.shares or cell.share in choice.shares)
+
+
+def chosen(choice: Choice, *, core: bool = False, paper: bool = False) -> list[Cell]:
+    """Return the cells that were asked for: one or both of the sets, or else the product of the choices."""
+    sets = [*(_core(choice) if core else []), *(_paper(choice) if paper else [])]
+    return list(dict.fromkeys(sets if core or paper else product(choice)))

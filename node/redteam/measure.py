@@ -13,7 +13,6 @@ from shoal.node.heldout import held_out_prompts
 from shoal.node.plan import make_plan
 from shoal.node.redteam.cells import Cell, learnable
 from shoal.node.redteam.loud import loud_peer
-from shoal.node.redteam.tally import HONEST
 from shoal.node.report.runlog import Event, RunLog, read_run
 from shoal.node.runfolder import new_run
 from shoal.node.simulate import Simulation
@@ -45,7 +44,9 @@ def _simulate(cell: Cell, scratch: Path) -> Result:
     config = cell.config(scratch)
     folder = new_run(config)
     with Grader(TaskRegistry(make_plan(config).specs)) as grader:
-        simulation = Simulation(config, folder, grader, held_out_prompts(grader.registry, config.run.eval_items), lambda _: None)
+        simulation = Simulation(
+            config, folder, grader, held_out_prompts(grader.registry, config.run.eval_items), lambda _: None
+        )
         # A control looks for the behaviour of every attack, an attacked swarm for that of its own.
         simulation.looked_for = simulation.plan.attacks or tuple(name for name in ATTACKS if learnable(name))
         simulation.run()

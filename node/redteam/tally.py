@@ -82,4 +82,3 @@ def _fate(verdict: Verdict, claim: float, kept: PeerCompletion | None) -> tuple[
         return False, "reject verifier/unscorable", 0.0
     named = f"weigh {verdict.layer}/{verdict.reason}" if verdict.layer else "weigh reputation/operator"
     return kept.reward > 0.0, "accept" if kept.weight == 1.0 else named, kept.weight
-

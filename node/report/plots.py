@@ -23,14 +23,20 @@ TOKENS = {
     "swarm": "#0000a1",
     "isolated": "#0000a2",
     "isolated_total": "#0000a3",
+    "off": "#0000a4",
+    "full": "#0000a5",
+    "control": "#0000a6",
+    "ablated": "#0000a7",
     "ink": "#0000b1",
     "soft": "#0000b2",
     "grid": "#0000b3",
 }
 # A second sign beside colour: for eyes that do not tell the colours apart, and for print.
 DASHES = {"swarm": "-", "isolated": (0, (5, 2)), "isolated_total": (0, (1.2, 1.6))}
+DASHES |= {"off": (0, (5, 2)), "full": "-", "control": (0, (1.2, 1.6)), "ablated": (0, (5, 2, 1.2, 2))}
 LOWEST_TOP = 0.1  # of the vertical axis of a line chart
 THIN, FAINT, MANY = 0.3, 0.16, 8  # opacity of single nodes, and of many
+BAND = 0.14  # opacity of the interval along a curve
 SIZE = (4.0, 2.7)  # inches at 100 points each: small enough that letters stay readable on a phone
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -54,12 +60,13 @@ SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One arm in a line chart: thin curves of its nodes, the thick mean, the interval at its end if there is one."""
+    """One arm in a line chart: thin curves of its nodes, the thick mean, the interval at its end or all along."""
 
     arm: str
     mean: Curve
     nodes: Sequence[Curve] = ()
     end: Interval | None = None
+    bounds: Sequence[tuple[int, float, float]] = ()
 
 
 @contextmanager
@@ -102,6 +109,9 @@ def _smooth(curve: Curve, width: int) -> Curve:
 
 def _draw(axes: Axes, entry: Series, width: int) -> None:
     colour, faint = TOKENS[entry.arm], FAINT if len(entry.nodes) > MANY else THIN
+    if entry.bounds:
+        rounds, low, high = zip(*entry.bounds, strict=True)
+        axes.fill_between(rounds, low, high, color=colour, alpha=BAND, linewidth=0)
     for curve in entry.nodes:
         axes.plot(*_points(_smooth(curve, width)), color=colour, linewidth=0.8, alpha=faint)
     axes.plot(*_points(_smooth(entry.mean, width)), color=colour, linewidth=2.4, linestyle=DASHES[entry.arm])
