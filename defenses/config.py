@@ -28,6 +28,29 @@ class DefenseConfig:
     subjects: int = 4096
     members: int = 4096
     members_per_invite: int = 64
+    # Evidence about an operator's rewarded rows, in nats. An honest row is bad at most once in a hundred times, by the
+    # targets of the layers; with the attacker's rate at a quarter, who stays under 8 % is never under suspicion for long.
+    suspicion_honest: float = 0.01
+    suspicion_attacker: float = 0.25
+    # A bad row adds 3.2 and a rollout 4 at most, so that no single rollout can cost an operator anything, and three in
+    # a row refuse it.
+    suspicion_rollout: float = 4.0
+    suspicion_lower: float = 4.0
+    suspicion_upper: float = 12.0
+    # In rounds. In a swarm of fifty an operator is drawn about every twelfth round: by then a fifth may be forgotten.
+    suspicion_half_life: int = 64
+    # In an open swarm a key that has thrown its name away is new for longer than a parole would have lasted.
+    newcomer_rounds: int = 32
+    # First sights; and how long a key that was known for as long may be away (a day of rounds of a minute).
+    first_sights: int = 8192
+    longest_absence: int = 1440
+    # Of all newcomers together in one round. Over the seven rounds that may be fresh these are fewer keys than those of
+    # which sequences are remembered: no number of new keys makes a node forget what a known one has sent.
+    newcomer_rollouts: int = 512
+    # Announcements kept to compare a key's next ones with, in all and of one key (the window of its sequences).
+    witnessed: int = 1 << 15
+    witnessed_per_key: int = 1024
+    proofs: int = 4096
     # Below this length many honest peers give the same text, so equal texts are no evidence of copying.
     copy_chars: int = 32
     copy_similarity: float = 0.9
