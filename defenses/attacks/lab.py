@@ -139,7 +139,11 @@ class Laboratory:
     def receive(self, peer: int, message: Outgoing) -> Screened | Held | Verdict:
         """Pass one message, handed on by `peer`, through gate and screen."""
         pointer = self.gate.admit(message.announcement, self.identities[peer].key)
-        return screen(pointer, message.blob, self.context, self.memory) if isinstance(pointer, Pointer) else pointer
+        return self.screen(pointer, message.blob) if isinstance(pointer, Pointer) else pointer
+
+    def screen(self, pointer: Pointer, blob: bytes) -> Screened | Verdict:
+        """Judge the blob of a pointer."""
+        return screen(pointer, blob, self.context, self.memory)
 
 
 class OtherLaboratory(Laboratory):
