@@ -28,8 +28,8 @@ from shoal.protocol.limits import DEFAULT_LIMITS
 from shoal.protocol.manifest import SwarmLimits
 from shoal.protocol.staleness import Freshness, freshness
 
-SMALL = DefenseConfig(
-    seen=16, senders=4, quota_entries=16, held=4, held_per_key=2, subjects=8, members=8, prompts=8, pairs=8
+SMALL = DefenseConfig(  # so small that a script of a few steps fills every place
+    seen=4, senders=2, quota_entries=4, held=2, held_per_key=1, subjects=2, members=2, prompts=2, pairs=2
 )
 LIMITS = SwarmLimits(rollouts_per_key_per_round=4, max_age_rounds=2, shared_slots=8)
 COUNTER = re.compile(r"[a-z]+/[a-z0-9_]{1,64}")
@@ -53,13 +53,14 @@ class Scene:
         self._receive(argument, Outgoing(body, b""))
 
     def forged_header(self, argument: int, body: bytes) -> None:
-        """The body is a header; a peer signs it, whatever it says of anything but the key."""
+        """The body is a header; a peer signs it, whatever it says of anything but the key. Half of them are timely."""
         try:
             header = Header.decode(body[:HEADER_SIZE])
         except ProtocolError:
             return
         peer = argument % 3
-        changed = self.lab.header(peer, b"", round=header.round, policy_version=header.policy_version)
+        round_number = self.lab.round + argument % 5 - 3 if argument & 128 else header.round
+        changed = self.lab.header(peer, b"", round=round_number, policy_version=header.policy_version)
         same_fields = {"kind": header.kind, "sequence": header.sequence, "payload_length": header.payload_length}
         self._receive(argument, Outgoing(self.lab.sign(peer, _with(changed, **same_fields)), body))
 

@@ -7,7 +7,7 @@ seeded driver and atheris.
 import base64
 import struct
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -142,9 +142,9 @@ def _retabled(data: bytes, rng: Random) -> bytes:
 
 def recompressed(data: bytes, rng: Random) -> bytes:
     """Change what is inside of a zstd frame and close it again, with or without its size and checksum."""
-    try:
-        content = zstandard.ZstdDecompressor().decompress(data, max_output_size=LONGEST)
-    except zstandard.ZstdError:
+    try:  # as a stream: in one go the library allocates whatever a frame declares
+        content = zstandard.ZstdDecompressor(max_window_size=1 << 20).stream_reader(data).read(LONGEST)
+    except (zstandard.ZstdError, MemoryError):
         return flipped(data, rng)
     inside = rng.choice((restructured, restructured, flipped, marked, cut, repeated))(content, rng)[:LONGEST]
     closed = zstandard.ZstdCompressor(write_content_size=rng.random() < 0.9, write_checksum=rng.random() < 0.1)
@@ -184,13 +184,35 @@ def _replaced(value: Any, rng: Random) -> Any:
 
 
 def _packed(tree: Any, rng: Random) -> bytes:
-    """Pack a tree; now and then a number in a longer form than it needs."""
-    data = msgpack.packb(tree, use_bin_type=rng.random() < 0.95, unicode_errors="surrogatepass")
-    if rng.random() < 0.1 and data:
-        place = rng.randrange(len(data))
-        if data[place] < 0x80:
-            return data[:place] + b"\xcc" + data[place:]
-    return data
+    """Pack a tree, now and then with lengths and numbers in longer forms than they need."""
+    if rng.random() < 0.8:
+        return msgpack.packb(tree, use_bin_type=rng.random() < 0.95, unicode_errors="surrogatepass")
+    return b"".join(_long_forms(tree, rng))
+
+
+def _long_forms(tree: Any, rng: Random) -> Iterator[bytes]:
+    """Pack piece by piece, each of the first pieces in a form that is drawn."""
+    longer = rng.random() < 0.2
+    if isinstance(tree, list | dict):
+        items = tree if isinstance(tree, list) else [part for pair in tree.items() for part in pair]
+        marks = (0x90, 0xDC, 0xDD) if isinstance(tree, list) else (0x80, 0xDE, 0xDF)
+        yield _head(len(tree), marks, 15, longer, rng)
+        for item in items:
+            yield from _long_forms(item, rng)
+    elif longer and isinstance(tree, bytes):
+        yield _head(len(tree), (0xC4, 0xC5, 0xC6), -1, longer, rng) + tree
+    elif longer and isinstance(tree, int) and not isinstance(tree, bool) and 0 <= tree < 2**32:
+        yield rng.choice((b"\xce" + struct.pack(">I", tree), b"\xcf" + struct.pack(">Q", tree)))
+    else:
+        yield msgpack.packb(tree, unicode_errors="surrogatepass")
+
+
+def _head(size: int, marks: Sequence[int], fixed: int, longer: bool, rng: Random) -> bytes:
+    """A mark with its size, in the form of two bytes, of four, or in the mark itself."""
+    if size <= fixed and not longer:
+        return bytes([marks[0] + size])
+    wide = size > 65_535 or (longer and rng.random() < 0.5)
+    return bytes([marks[2 if wide else 1]]) + struct.pack(">I" if wide else ">H", size)
 
 
 CHANGES: tuple[Change, ...] = (
