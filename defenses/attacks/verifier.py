@@ -1,6 +1,7 @@
 """Attacks on the verifier: answers that cost it dearly, break out of it, or are right by its mistake."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 from random import Random
 
@@ -147,4 +148,4 @@ class PartialAnswers(Attack):
 def _answering(draft: Draft, texts: Sequence[str], rng: Random) -> Draft:
     size = len(draft.completions)
     chosen = tuple(islice(cycle(rng.sample(texts, len(texts))), size))
-    return Draft(draft.prompt_text, draft.answer, draft.task, chosen, (1.0,) * size, (False,) * size)
+    return replace(draft, completions=chosen, rewards=(1.0,) * size, correct=(False,) * size)
