@@ -125,13 +125,13 @@ class CodeAnswers(Attack):
     name = "code-answers"
     expected = Expected("verifier", "no scorer evaluates an answer, and a fence ends a worker that tries")
 
-    def __init__(self, place: str = "/nowhere") -> None:
+    def __init__(self, folder: str = "/nowhere") -> None:
         super().__init__()
-        self.place = place
+        self.folder = folder
 
     def poison(self, draft: Draft, rng: Random) -> Draft:
         """Give each completion another of them."""
-        return _answering(draft, [text.replace("{place}", self.place) for text in CODE], rng)
+        return _answering(draft, [text.replace("{place}", self.folder) for text in CODE], rng)
 
 
 class PartialAnswers(Attack):
