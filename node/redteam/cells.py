@@ -65,7 +65,7 @@ class Cell:
 
     def config(self, out: Path) -> SimulateConfig:
         """Return the simulation's settings: a regime in which attacks succeed where nothing is done against them."""
-        everyone_pays = self.setting.startswith("paper-")  # synchronous, as there: each node trains on all of a round
+        synchronous = self.setting.startswith("paper-")  # as there: each node trains on all that a round brought
         off = layers_off(self.defenses)
         rows = "all" if _as_published(self.defenses) else "positive"
         return SimulateConfig(
@@ -79,9 +79,9 @@ class Cell:
                 other_skill=0.03,
                 attack=() if self.attack == NO_ATTACK else (f"{self.attack}:{self.share / 100}",),
                 defenses_off=off,
-                **({"max_age_rounds": 0} if everyone_pays else {}),
+                **({"max_age_rounds": 0} if synchronous else {}),
             ),
-            links=Links(speed_spread=0.0) if everyone_pays else Links(),
+            links=Links(speed_spread=0.0, delay=0.01) if synchronous else Links(),
             run=RunOptions(
                 out=out,
                 arms=("isolated",) if self.setting == "alone" else ("swarm",),

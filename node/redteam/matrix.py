@@ -133,6 +133,11 @@ def _asked(cell: Cell, choice: Choice) -> bool:
 
 
 def chosen(choice: Choice, *, core: bool = False, paper: bool = False) -> list[Cell]:
-    """Return the cells that were asked for: one or both of the sets, or else the product of the choices."""
-    sets = [*(_core(choice) if core else []), *(_paper(choice) if paper else [])]
-    return list(dict.fromkeys(sets if core or paper else product(choice)))
+    """Return the cells that were asked for, seed by seed: one or both of the sets, or else the product of choices."""
+    cells = [*(_core(choice) if core else []), *(_paper(choice) if paper else [])]
+    return sorted(dict.fromkeys(cells if core or paper else product(choice)), key=_turn)
+
+
+def _turn(cell: Cell) -> int:
+    """Return when a cell has its turn: further seeds of the paper's setting, whose cells are long, come last."""
+    return cell.seed + len(SEEDS) if cell.setting in PAPER and cell.seed else cell.seed

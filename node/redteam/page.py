@@ -11,7 +11,7 @@ from markupsafe import Markup
 from shoal.defenses.text import safe
 from shoal.node.redteam.blocks import Chart, Section, Table
 from shoal.node.redteam.results import Results
-from shoal.node.redteam.story import tell
+from shoal.node.redteam.story import INTRO, tell
 from shoal.node.report.plots import Series, line_chart
 from shoal.protocol.errors import EnvironmentFault
 
@@ -82,7 +82,7 @@ def as_page(sections: Sequence[Section]) -> str:
     }
     kinds = {"Table": Table, "Chart": Chart}
     return environment.from_string(source).render(
-        sections=sections, charts=charts, kinds=kinds, id=id, isinstance=isinstance
+        intro=INTRO, sections=sections, charts=charts, kinds=kinds, id=id, isinstance=isinstance
     )
 
 
@@ -105,7 +105,7 @@ def write_report(results: Results, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_curves(sections, folder / CURVES)
-        (folder / MARKDOWN).write_text(f"# Red team\n\n{as_markdown(sections, CURVES)}", encoding="utf-8")
+        (folder / MARKDOWN).write_text(f"# Red team\n\n{INTRO}\n\n{as_markdown(sections, CURVES)}", encoding="utf-8")
         (folder / PAGE).write_text(as_page(sections), encoding="utf-8")
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {folder}: {error.strerror}; give another --out") from None

@@ -21,6 +21,14 @@ from shoal.node.redteam.paper import paper_section
 from shoal.node.redteam.results import Results, final, shown, success
 from shoal.node.redteam.targets import Target, targets
 
+INTRO = (
+    "Attacks on a swarm of simulated nodes, with and without defences. A share has its 95 % interval (Wilson) behind "
+    "it, which takes every answer of every node as a draw of its own; where none was seen, the upper bound is what was "
+    "shown. What was expected was stated before the run, in the attack’s own code. A target is met where the upper "
+    "bound meets it, missed where the mean does not, and not measurable where the answers are too few, or where an "
+    "attack does not succeed although nothing is done against it."
+)
+
 
 def tell(results: Results) -> list[Section]:
     """Return the whole report. Figures of different models never share a table."""
