@@ -28,8 +28,8 @@ class DefenseConfig:
     subjects: int = 4096
     members: int = 4096
     members_per_invite: int = 64
-    # Evidence about an operator's rewarded rows, in nats. An honest row is bad at most once in a hundred times, by the
-    # targets of the layers; with the attacker's rate at a quarter, who stays under 8 % is never under suspicion for long.
+    # Evidence about an operator's rewarded rows, in nats. An honest row is bad once in a hundred times, by the targets
+    # of the layers; with the attacker's rate at a quarter, who stays under 8 % is never under suspicion for long.
     suspicion_honest: float = 0.01
     suspicion_attacker: float = 0.25
     # A bad row adds 3.2 and a rollout 4 at most, so that no single rollout can cost an operator anything, and three in
@@ -44,9 +44,6 @@ class DefenseConfig:
     # First sights; and how long a key that was known for as long may be away (a day of rounds of a minute).
     first_sights: int = 8192
     longest_absence: int = 1440
-    # Of all newcomers together in one round. Over the seven rounds that may be fresh these are fewer keys than those of
-    # which sequences are remembered: no number of new keys makes a node forget what a known one has sent.
-    newcomer_rollouts: int = 512
     # Announcements kept to compare a key's next ones with, in all and of one key (the window of its sequences).
     witnessed: int = 1 << 15
     witnessed_per_key: int = 1024
@@ -65,7 +62,7 @@ class DefenseConfig:
     # Nats. A share that does not rise reaches 12 with probability e^-12 from any one pass (Ville): with 50 suspects and
     # 500 passes less than one time in six, and the canary run that must confirm it makes it rarer by far.
     canary_evidence: float = 12.0
-    canary_warning: float = 4.0  # evidence from own samples at which the canary prompts are asked out of turn
+    canary_warning: float = 2.0  # evidence from own samples at which the canary prompts are asked out of turn
     canary_margin: float = 3.0  # evidence below which a state is good enough to go back to
     canary_confirm: int = 2  # canary answers that must show a behaviour: one may be an accident
     canary_lift: float = 1.5  # times as often in peers' rewarded rows as in own ones; at equal shares nobody imports it
@@ -90,6 +87,12 @@ class DefenseConfig:
     null_cells: int = 256
     null_peer_scores: int = 128
     null_peers: int = 512
+    # Judge. A question costs a model seconds, so there are few; a planted answer every sixteen costs six per cent.
+    judge_budget: int = 8
+    judge_chars: int = 2000  # of a completion: of a longer one a part is shown, and it is never called honest
+    judge_cache: int = 1024
+    judge_canary_every: int = 16
+    judge_distrust: int = 50  # passes: a model does not become better, but a server may get another one
 
     def __post_init__(self) -> None:
         unknown = sorted(self.disabled - set(LAYERS))
