@@ -3,21 +3,18 @@
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from shoal.defenses.admissions import Admissions
-from shoal.defenses.bounded import BoundedMap
 from shoal.defenses.config import DefenseConfig
+from shoal.defenses.memory import GateMemory
+from shoal.defenses.newcomers import PrefixOf, no_prefix
 from shoal.defenses.pointer import Held, Pointer
-from shoal.defenses.quota import HeldAnnouncements, KeyQuota, SenderQuota
 from shoal.defenses.reputation import Reputation, key_subject, sender_subject
 from shoal.defenses.verdict import ACCEPTED, Counters, Verdict, reject
 from shoal.protocol.envelope import PROTOCOL_VERSION, Announcement, Header, Kind, verify_announcement
 from shoal.protocol.errors import InvalidKey, ProtocolError
 from shoal.protocol.limits import Limits
 from shoal.protocol.manifest import Manifest
-from shoal.protocol.sequence import SequenceWindow
 from shoal.protocol.staleness import Clock, Freshness, freshness
 
 # How many rounds the seen-set outlives the staleness bound: a clock that steps back opens no door for replays.
@@ -29,12 +26,13 @@ _VERSION = slice(16, 18)
 
 @dataclass(frozen=True, slots=True)
 class GateContext:
-    """What the gate judges by: the swarm's manifest, whose gate it is, the caps, and the switches."""
+    """What the gate judges by: the swarm's manifest, whose gate it is, the caps, the switches, and where keys live."""
 
     manifest: Manifest
     own_key: bytes
     limits: Limits = field(default_factory=Limits)
     config: DefenseConfig = field(default_factory=DefenseConfig)
+    prefix_of: PrefixOf = no_prefix
 
 
 class Gate:
@@ -53,21 +51,14 @@ class Gate:
     ) -> None:
         self.context = context
         self.counters = counters if counters is not None else Counters()
-        config, limits = context.config, context.manifest.limits
+        config = context.config
         self.reputation = reputation if reputation is not None else Reputation(config, self.counters)
-        self.admissions = Admissions(context.manifest, config, self.counters)
+        self.memory = GateMemory(context.manifest, config, self.counters, context.prefix_of)
+        self.admissions, self.equivocations = self.memory.admissions, self.memory.equivocations
         self._clock = clock
         self._lag = lag
         self._round = 0
         self._arrival = 0
-        forget = partial(self.counters.add, "header", "evicted_seen")
-        self._seen: BoundedMap[bytes, int] = BoundedMap(config.seen, forget)
-        self._senders = SenderQuota(config, self.counters)
-        per_round = (limits.rollouts_per_key_per_round, limits.bytes_per_key_per_round)
-        self._keys = KeyQuota(config, self.counters, per_round)
-        self._held = HeldAnnouncements(config)
-        self._sequences = SequenceWindow()
-        self._forgotten = 0
 
     def admit(self, data: bytes, sender: bytes) -> Pointer | Held | Verdict:
         """Judge one announcement that `sender` (the transport's name for who handed it on) delivered."""
@@ -88,7 +79,7 @@ class Gate:
         counts apart from first refusals.
         """
         self._advance()
-        due = self._held.release(min(round_number, self._round))  # a clock that was set back releases nothing early
+        due = self.memory.held.release(min(round_number, self._round))  # set back, it releases nothing early
         outcomes = [self._readmit(data) for data, _ in due]
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -117,9 +108,7 @@ class Gate:
     def adopt(self, manifest: Manifest) -> None:
         """Judge by a new revision of the manifest from now on."""
         self.context = replace(self.context, manifest=manifest)
-        self.admissions.adopt(manifest)
-        limits = manifest.limits
-        self._keys.per_round = (limits.rollouts_per_key_per_round, limits.bytes_per_key_per_round)
+        self.memory.adopt(manifest)
 
     def _judge(self, data: bytes, sender: bytes) -> Pointer | Held | Verdict:
         refusal = self._sender(data, sender)
@@ -140,6 +129,7 @@ class Gate:
             or self._known(digest)
             or self._quota(header)
             or self._signature(announcement, sender)
+            or self._equivocation(announcement)
         )
         if refusal is not None:
             return refusal
@@ -149,7 +139,7 @@ class Gate:
         """What costs next to nothing: muted or over-spent senders, and the size."""
         if self._on("reputation") and self.reputation.muted(sender_subject(sender)):
             return reject("reputation", "muted_sender")
-        if self._on("quota") and not self._senders.charge(sender, len(data)):
+        if self._on("quota") and not self.memory.senders.charge(sender, len(data)):
             return reject("quota", "bytes_per_sender")
         if len(data) > self.context.limits.announcement_bytes:
             self._blame(sender)
@@ -168,7 +158,7 @@ class Gate:
 
     def _standing(self, header: Header) -> Verdict | None:
         """What may change while an announcement is kept: who is admitted or muted, and how old it is."""
-        return self._admission(header) or self._muted_key(header) or self._staleness(header)
+        return self._admission(header) or self._reputation(header) or self._staleness(header)
 
     def _admission(self, header: Header) -> Verdict | None:
         if not self._on("admission"):
@@ -176,9 +166,12 @@ class Gate:
         reason = self.admissions.refusal(header.key, self._round)
         return reject("admission", reason) if reason else None
 
-    def _muted_key(self, header: Header) -> Verdict | None:
-        muted = self._on("reputation") and self.reputation.muted(key_subject(header.key))
-        return reject("reputation", "muted_key") if muted else None
+    def _reputation(self, header: Header) -> Verdict | None:
+        if not self._on("reputation"):
+            return None
+        if self.equivocations.banned(header.key):
+            return reject("reputation", "equivocated")
+        return reject("reputation", "muted_key") if self.reputation.muted(key_subject(header.key)) else None
 
     def _staleness(self, header: Header) -> Verdict | None:
         """Age in rounds and lag in own updates; what is one round early passes here and is held later."""
@@ -196,7 +189,7 @@ class Gate:
         return self._on("header") and header.round == self._round + 1
 
     def _known(self, digest: bytes) -> Verdict | None:
-        known = self._on("header") and (digest in self._seen or digest in self._held)
+        known = self._on("header") and self.memory.known(digest)
         return reject("header", "seen") if known else None
 
     def _quota(self, header: Header) -> Verdict | None:
@@ -204,7 +197,7 @@ class Gate:
             return None
         if header.payload_length > self.context.limits.blob_bytes:
             return reject("quota", "blob_bytes")
-        reason = self._keys.room(header.key, header.round, header.payload_length)
+        reason = self.memory.keys.room(header.key, header.round, header.payload_length)
         return reject("quota", reason) if reason else None
 
     def _signature(self, announcement: Announcement, sender: bytes) -> Verdict | None:
@@ -220,33 +213,46 @@ class Gate:
             return reject("header", error.reason)
         return None
 
+    def _equivocation(self, announcement: Announcement) -> Verdict | None:
+        """Compare with what the key signed before. Without the header layer nothing is verified, and nothing proved."""
+        if not (self._on("header") and self._on("reputation")):
+            return None
+        return reject("reputation", "equivocated") if self.equivocations.witness(announcement) else None
+
     def _hold(self, header: Header, digest: bytes, data: bytes, sender: bytes) -> Held | Verdict | None:
         """Keep what is of the coming round. It is verified already: nobody fills another key's places."""
         if not self._early(header):
             return None
-        kept = self._held.keep(digest, (header.round, header.key), data, sender)
+        kept = self.memory.held.keep(digest, (header.round, header.key), data, sender)
         return Held(header.round) if kept else reject("quota", "held")
 
     def _enter(self, announcement: Announcement, digest: bytes) -> Pointer | Verdict:
         """Charge and remember: only here, after the signature, does a message cost its key anything."""
         header = announcement.header
+        if self._unlisted(header.key):
+            self.memory.newcomers.meet(header.key, self._round)
+        operator = self.operator_of(header.key) or header.key.hex()
         if self._on("header"):
             try:
-                self._sequences.accept(header.key, header.sequence, header.policy_version)
+                self.memory.accept_sequence(operator, header)
             except ProtocolError as error:
                 return reject("header", error.reason)
-            self._count_forgotten_sequences()
-        self._keys.charge(header.key, header.round, header.payload_length)
-        self._seen.put(digest, header.round)
+        self.memory.keys.charge(header.key, header.round, header.payload_length)
+        self.memory.see(operator, digest, header.round)
         self._arrival += 1
-        operator = self.admissions.operator_of(header.key, self._round) if self._on("admission") else None
-        return Pointer(announcement, operator or header.key.hex(), self._round, self._arrival)
+        return Pointer(announcement, operator, self._round, self._arrival)
 
-    def _count_forgotten_sequences(self) -> None:
-        forgotten = self._sequences.evicted - self._forgotten
-        if forgotten:
-            self.counters.add("header", "evicted_sequences", forgotten)
-            self._forgotten = self._sequences.evicted
+    def operator_of(self, key: bytes) -> str | None:
+        """Return whom a key counts for now, None for one that is not admitted; see `newcomers` for open swarms."""
+        if not self._on("admission"):
+            return key.hex()
+        if self._unlisted(key):
+            return self.memory.newcomers.operator_of(key, self._round)
+        return self.admissions.operator_of(key, self._round)
+
+    def _unlisted(self, key: bytes) -> bool:
+        """Whether this is a key of an open swarm that nobody vouches for."""
+        return self._on("admission") and self.admissions.operator_of(key, self._round) == key.hex()
 
     def _advance(self) -> None:
         """Begin a new round: new accounts for senders, and what is too old to come again is forgotten."""
@@ -255,11 +261,7 @@ class Gate:
             return
         self._round = current
         self.reputation.advance(current)
-        self._senders.new_round()
-        oldest = current - self.context.manifest.limits.max_age_rounds - SEEN_MARGIN
-        self._keys.expire(oldest)
-        self.admissions.expire(oldest)
-        self._seen.expire(lambda _, round_number: round_number >= oldest)
+        self.memory.begin(current, current - self.context.manifest.limits.max_age_rounds - SEEN_MARGIN)
 
     def _blame(self, sender: bytes) -> None:
         if self._on("reputation"):
@@ -270,28 +272,13 @@ class Gate:
 
     def state(self) -> dict[str, Any]:
         """Return everything remembered as plain types; counters and reputation keep their own."""
-        return {
-            "round": self._round,
-            "arrival": self._arrival,
-            "seen": [[digest, number] for digest, number in self._seen.items()],
-            "senders": self._senders.state(),
-            "keys": self._keys.state(),
-            "held": self._held.state(),
-            "sequences": self._sequences.state(),
-            "admissions": self.admissions.state(),
-        }
+        return {"round": self._round, "arrival": self._arrival, **self.memory.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
         self._round = int(state["round"])
         self._arrival = int(state["arrival"])
-        self._seen.replace((bytes(digest), int(number)) for digest, number in state["seen"])
-        self._senders.restore(state["senders"])
-        self._keys.restore(state["keys"])
-        self._held.restore(state["held"])
-        self._sequences.restore(state["sequences"])
-        self._forgotten = self._sequences.evicted
-        self.admissions.restore(state.get("admissions", []))  # a checkpoint of an earlier version has none
+        self.memory.restore(state)
 
 
 def _digest(header: Header) -> bytes:

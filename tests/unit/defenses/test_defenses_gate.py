@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from shoal.defenses.attacks.base import Outgoing
+from shoal.defenses.attacks.identity import FITS_ANYTHING, weak_keys
 from shoal.defenses.attacks.lab import Laboratory
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.gate import Gate
@@ -203,6 +204,13 @@ def test_a_small_order_key_is_refused_in_an_open_swarm():
     assert refusal(lab, Announcement(header, bytes(64)).encode()) == "admission/key_small_order"
 
 
+@pytest.mark.parametrize("key", weak_keys(), ids=lambda key: key.hex()[:8] + key.hex()[-2:])
+def test_no_key_that_anybody_could_speak_for_passes_an_open_gate(key: bytes):
+    lab = Laboratory(mode="open")
+    neutral = Announcement(lab.header(0, BLOB, key=key), FITS_ANYTHING)
+    assert refusal(lab, neutral.encode()) in ("admission/key_small_order", "admission/key_not_canonical")
+
+
 def test_replays_are_seen_for_as_long_as_they_are_fresh():
     lab = Laboratory()
     data = announce(lab)
@@ -227,14 +235,97 @@ def test_a_second_signature_is_no_second_message():
     assert refusal(lab, Announcement(first.header, malleable).encode()) == "header/bad_signature"
 
 
-def test_one_sequence_number_serves_once_and_costs_the_key_no_name():
+def test_policy_versions_never_fall_and_that_costs_the_key_no_name():
     lab = Laboratory()
     accepted(lab, announce(lab, sequence=7))
-    assert refusal(lab, announce(lab, sequence=7, prompt_hash=b"p" * 32)) == "header/replayed_sequence"
     assert refusal(lab, announce(lab, sequence=8, policy_version=3)[:-1] + b"\x00") == "header/bad_signature"
     accepted(lab, announce(lab, sequence=8, policy_version=3))
     assert refusal(lab, announce(lab, sequence=9, policy_version=2)) == "header/version_fell"
     assert lab.gate.reputation.score(key_subject(lab.identities[0].key)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"prompt_hash": b"p" * 32}, {"payload_hash": b"p" * 32}, {"payload_length": 1}, {"round": 99}, {"round": 101}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_two_headers_under_one_number_ban_their_key_for_good(changes: dict):
+    lab = Laboratory()
+    pointer = accepted(lab, first := announce(lab, sequence=7))
+    second = announce(lab, sequence=7, **changes)
+    assert refusal(lab, second) == "reputation/equivocated"
+    assert lab.counters.get("reputation/banned_key") == 1
+    assert [(p.first.encode(), p.second.encode()) for p in lab.gate.equivocations.proofs()] == [(first, second)]
+    assert refusal(lab, announce(lab, sequence=8)) == "reputation/equivocated"
+    assert lab.gate.recheck(pointer).reason == "equivocated"
+    assert lab.counters.get("reputation/equivocated_pooled") == 1
+    accepted(lab, announce(lab, 1, sequence=7))
+    lab.now += 10_000.0
+    assert refusal(lab, announce(lab, sequence=9)) == "reputation/equivocated"
+    again = Gate(lab.gate.context, lab.gate._clock, lambda _: lab.lag)
+    again.restore(msgpack.unpackb(msgpack.packb(lab.gate.state())))
+    assert again.admit(announce(lab, sequence=10), b"n").reason == "equivocated"
+    assert again.equivocations.proofs() == lab.gate.equivocations.proofs()
+
+
+def test_what_is_held_for_the_coming_round_is_compared_as_well():
+    lab = Laboratory()
+    assert admit(lab, announce(lab, sequence=7, round=101)) == Held(101)
+    assert refusal(lab, announce(lab, sequence=7)) == "reputation/equivocated"
+    lab.now += 10.0
+    assert lab.gate.release(101) == []
+    assert lab.counters.get("reputation/equivocated_held") == 1
+
+
+def test_a_second_signature_of_one_header_contradicts_nothing():
+    lab = Laboratory(config=DefenseConfig(seen=1))
+    first = announce(lab, sequence=7)
+    accepted(lab, first)
+    accepted(lab, announce(lab, 0, sequence=8))  # and the seen-set has forgotten the first
+    assert refusal(lab, first) == "header/replayed_sequence"
+    assert lab.gate.equivocations.proofs() == []
+
+
+def test_nobody_but_its_holder_can_have_a_key_banned():
+    lab = Laboratory()
+    accepted(lab, first := announce(lab, 0, sequence=7))
+    header = Announcement.decode(first).header
+    other = replace(header, prompt_hash=b"p" * 32)
+    by_another = lab.identities[1].sign(other.encode())
+    s = int.from_bytes(first[-32:], "little") + GROUP_ORDER
+    forged = [
+        Announcement(other, Announcement.decode(first).signature),
+        Announcement(other, by_another),
+        Announcement(header, first[-64:-32] + s.to_bytes(32, "little")),
+        Announcement(replace(other, swarm_id=b"s" * 32), lab.identities[0].sign(other.encode())),
+    ]
+    elsewhere = replace(other, swarm_id=b"s" * 32)  # numbers are counted by swarm: two swarms may see the same one
+    forged.append(Announcement(elsewhere, lab.identities[0].sign(elsewhere.encode())))
+    for announcement in forged:
+        refusal(lab, announcement.encode())
+    assert lab.gate.equivocations.proofs() == []
+    accepted(lab, announce(lab, 0, sequence=8))
+
+
+@pytest.mark.parametrize(
+    ("off", "name"), [(["reputation"], "header/replayed_sequence"), (["header", "reputation"], "")], ids=str
+)
+def test_without_reputation_a_number_still_serves_once(off: list[str], name: str):
+    lab = Laboratory(config=DefenseConfig.without(off))
+    accepted(lab, announce(lab, sequence=7))
+    second = announce(lab, sequence=7, prompt_hash=b"p" * 32)
+    if name:
+        assert refusal(lab, second) == name
+    else:
+        accepted(lab, second)
+
+
+def test_without_signatures_nothing_is_proved():
+    lab = Laboratory(config=DefenseConfig.without(["header"]))
+    accepted(lab, announce(lab, sequence=7))
+    forged = lab.header(0, BLOB, sequence=7, prompt_hash=b"p" * 32)
+    accepted(lab, Announcement(forged, bytes(64)).encode())
+    assert lab.gate.equivocations.proofs() == []
 
 
 def test_forged_headers_cost_their_victim_nothing():
