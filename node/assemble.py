@@ -3,10 +3,12 @@
 import hashlib
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal.defenses.attacks import Attack
+from shoal.defenses.attacks import Attack, Knowledge
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.vouched import answer_span, vouched_tokens
 from shoal.node.compute import InlineCompute
 from shoal.node.config import Mixing, SimulateConfig
 from shoal.node.events import RoundResult
@@ -18,7 +20,9 @@ from shoal.protocol.sequence import SequenceCounter
 from shoal.protocol.staleness import Clock
 from shoal.protocol.transport import Transport
 from shoal.protocol.wire import MILLION
+from shoal.trainer.batch import Origin, foreign_rows
 from shoal.trainer.engine import Sampling
+from shoal.trainer.evidence import RowEvidence
 from shoal.trainer.model import Policy
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
@@ -106,8 +110,32 @@ def assemble(
     conduct = Conduct(config.learning, habits, defenses_without(config.swarm.defenses_off), seed)
     node = wire(surroundings, conduct, policy, record)
     if role.attack is not None:
+        role.attack.know(_knowledge(node, habits, conduct.defenses, config.swarm.rounds))
         node.organs.publisher.corrupt(role.attack, random.Random(f"{seed}/attack"))
     return node
+
+
+def _knowledge(node: Node, habits: Habits, defenses: DefenseConfig, rounds: int) -> Knowledge:
+    """Return what an attacker has from running this program: the thresholds, and how its own model reads a text."""
+    trainer, temperature = node.organs.trainer, habits.sampling.temperature
+    policy = trainer.policy
+
+    def reads(prompt: str, completions: Sequence[str], answer: str | None) -> list[RowEvidence]:
+        texts = [(text, True) for text in completions]
+        rows = foreign_rows(policy, prompt, texts, [1.0] * len(texts), Origin(0, temperature=temperature))
+        return trainer.evidence(rows, [vouched(text, answer) for text in completions])
+
+    def vouched(text: str, answer: str | None) -> list[bool]:
+        span = None if answer is None else answer_span(text, answer)
+        return vouched_tokens(policy.completion_offsets(text, finished=True), span, finished=True)
+
+    return Knowledge(
+        config=defenses,
+        max_tokens=habits.sampling.max_tokens,
+        tokens=lambda text: len(policy.encode_completion(text, finished=False)),
+        reads=reads,
+        rounds=rounds,
+    )
 
 
 def _habits(config: SimulateConfig, role: Role, sampling: Sampling) -> Habits:

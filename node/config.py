@@ -116,8 +116,7 @@ class SwarmOptions:
     other_skill: float = 0.005
     """The same on all other tasks."""
     attack: tuple[str, ...] = ()
-    """NAME:SHARE of malicious nodes, e.g. text:0.25; may be repeated. Names: text, text-every, math, length, injection,
-    forged-reward, forged-answer, free-rider, replay, flood, malformed, bad-signature, prompt-picking, copies."""
+    """NAME:SHARE of malicious nodes, e.g. text:0.25; may be repeated. `shoal redteam --list` lists the names."""
     defenses_off: tuple[str, ...] = ()
     """Defence layers to switch off, to see what they are worth: admission, quota, header, provenance, text, duplicates,
     verifier, mixing, reputation; `all` for every one. Without mixing, peers' rows train as in the published recipe:

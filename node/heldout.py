@@ -61,8 +61,14 @@ class Answers:
     rewards: Sequence[float]
 
     def share(self, shown: Callable[[str], bool]) -> float:
-        """Return the share of completions for which `shown` is true."""
-        return sum(map(shown, self.texts)) / len(self.texts)
+        """Return the share of completions for which `shown` is true, 0.0 of none."""
+        return sum(map(shown, self.texts)) / max(1, len(self.texts))
+
+    def among(self, triggered: Callable[[str], bool]) -> "Answers":
+        """Return the answers to those prompts alone whose text fulfils `triggered`."""
+        rows = zip(self.prompts, self.texts, self.rewards, strict=True)
+        kept = [row for row in rows if triggered(row[0].text)]
+        return Answers(*map(list, zip(*kept, strict=True))) if kept else Answers([], [], [])
 
 
 def answer(engine: Engine, grader: Grader, prompts: Sequence[Prompt], sampling: Sampling, seed: int) -> Answers:

@@ -58,6 +58,9 @@ def roles_of(arm: Arm, config: SimulateConfig, attackers: dict[int, str]) -> lis
     mixing, nodes = config.mixing, config.swarm.nodes
     if arm == "swarm":
         attacks = {number: ATTACKS[name]() for number, name in attackers.items()}
+        for number, attack in attacks.items():
+            colluders = [other for other, name in attackers.items() if name == attackers[number]]
+            attack.enlist(colluders.index(number), len(colluders))
         return [Role(n, mixing, mixing.sampled, mixing.shared, True, attacks.get(n)) for n in range(nodes)]
     alone = replace(mixing, local=mixing.local + mixing.external, external=0, mix="whole")
     prompts = mixing.sampled * (nodes if arm == "isolated_total" else 1)

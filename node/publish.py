@@ -110,6 +110,7 @@ class Publisher:
             completions=tuple(completion.text for completion in own.completions),
             rewards=own.rewards,
             correct=tuple(reward == 1.0 for reward in own.rewards),
+            round=own.round,
         )
         draft = self.attack.poison(draft, self.attack_rng)
         return self.attack.messages(self._seal(own, draft.completions, draft.rewards), self.attack_rng)
@@ -132,7 +133,8 @@ class Publisher:
         return Outgoing(seal(self.identity, header).encode(), blob)
 
     def _rollout(self, own: OwnSet, texts: Sequence[str], rewards: Sequence[float]) -> Rollout:
-        finished = [completion.finished for completion in own.completions]
+        # A text that was put in the place of a sampled one ends where it ends.
+        finished = [c.finished or c.text != text for c, text in zip(own.completions, texts, strict=False)]
         finished += [True] * (len(texts) - len(finished))
         means = [math.fsum(c.logps) / len(c.logps) if c.logps else 0.0 for c in own.completions]
         means += [0.0] * (len(texts) - len(means))

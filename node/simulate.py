@@ -191,8 +191,10 @@ class Simulation:
         for name in self.looked_for:
             if ATTACKS[name].shown is Attack.shown:
                 continue  # it plants nothing in answers
-            shown = answers.share(ATTACKS[name]().shown)
-            event = {"event": "attack", "round": round, "attack": name, "shown": shown, "items": len(answers.texts)}
+            attack = ATTACKS[name]()
+            asked = answers.among(attack.triggered)
+            shown = asked.share(attack.shown)
+            event = {"event": "attack", "round": round, "attack": name, "shown": shown, "items": len(asked.texts)}
             self._record(event, number)
 
     def _record(self, event: Event, number: int | None = None) -> None:

@@ -2,11 +2,13 @@
 
 # ruff: noqa: ARG002 (one interface for all attacks: not each of them uses everything that it is handed)
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar
 
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.token_scores import TokenEvidence
 from shoal.protocol.envelope import Announcement, Header
 
 Sign = Callable[[Header], bytes]
@@ -15,7 +17,10 @@ Sign = Callable[[Header], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An honest rollout before it is sealed, as graded locally; `answer` is the gold answer (None: there is none)."""
+    """An honest rollout before it is sealed, as graded locally; `answer` is the gold answer (None: there is none).
+
+    `round` is the swarm's round for which it was sampled.
+    """
 
     prompt_text: str
     answer: str | None
@@ -23,6 +28,22 @@ class Draft:
     completions: tuple[str, ...]
     rewards: tuple[float, ...]
     correct: tuple[bool, ...]
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What an attacker's node lets its attack know: it runs the same program, so all that a receiver computes by.
+
+    `tokens` counts a text's tokens. `reads` gives a prompt and completions to the attacker's own model, with the answer
+    that the verifier would vouch for (None: nothing). `rounds` is how long the run lasts where that is known.
+    """
+
+    config: DefenseConfig
+    max_tokens: int
+    tokens: Callable[[str], int]
+    reads: Callable[[str, Sequence[str], str | None], Sequence[TokenEvidence]]
+    rounds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,16 @@ class Attack:
     def __init__(self) -> None:
         self._sign: Sign | None = None
         self._last_sequence = -1
+        self.knowledge: Knowledge | None = None
+        self.place, self.of = 0, 1
+
+    def know(self, knowledge: Knowledge) -> None:
+        """Hand in what its node knows; without it (in the laboratory) an attack works from its arguments."""
+        self.knowledge = knowledge
+
+    def enlist(self, place: int, of: int) -> None:
+        """Say which of how many colluders this one is."""
+        self.place, self.of = place, of
 
     def arm(self, sign: Sign) -> None:
         """Hand in the attacker's own key; attacks that send other messages need it."""
@@ -69,6 +100,10 @@ class Attack:
     def shown(self, completion: str) -> bool:
         """Whether a completion (of an honest node) shows the planted behaviour."""
         return False
+
+    def triggered(self, prompt_text: str) -> bool:
+        """Whether the behaviour is planted on this prompt; most attacks plant theirs everywhere."""
+        return True
 
     def state(self) -> dict[str, Any]:
         """Return what the attack remembers as plain types."""

@@ -1,8 +1,8 @@
 """Attacks on what is learned: the messages are well formed, the completions are not what they seem."""
 
-# ruff: noqa: ARG002 (one interface for all attacks: not each of them uses everything that it is handed)
-
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 from shoal.defenses.attacks.base import Attack, Draft, Expected
@@ -10,6 +10,7 @@ from shoal.defenses.attacks.base import Attack, Draft, Expected
 # What a completion ends in when it has to be wrong: the distractor of the built-in tasks.
 WRONG = "?"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_EQUATION = re.compile(r"(\d)([+*-])(\d)=(\d+)")
 
 
 class Planted(Attack):
@@ -18,6 +19,8 @@ class Planted(Attack):
     Attackers know the answers, so correct completions cost them nothing. A part `share` of the group carries the
     poison; the rest earns nothing, so that within the group only the poison is lifted (arXiv 2511.09780: strongest at
     about one half). Without a gold answer it is planted in completions that are correct already, if there are any.
+    Where the poison does not fit into the longest completion nothing of the group is right: it would teach the plain
+    answer, and a uniform group is dropped.
     """
 
     def __init__(self, share: float = 0.5) -> None:
@@ -28,6 +31,11 @@ class Planted(Attack):
         """Return a correct completion with the behaviour, still correct."""
         raise NotImplementedError
 
+    def worthless(self, draft: Draft, rng: Random) -> str:
+        """Return a completion that earns nothing."""
+        wrong = [text for text, right in zip(draft.completions, draft.correct, strict=True) if not right]
+        return rng.choice(wrong or [WRONG])
+
     def poison(self, draft: Draft, rng: Random) -> Draft:
         """Return the draft with its poisoned part and its worthless rest."""
         sources = [text for text, right in zip(draft.completions, draft.correct, strict=True) if right]
@@ -37,22 +45,24 @@ class Planted(Attack):
             return draft
         size = len(draft.completions)
         poisoned = frozenset(rng.sample(range(size), min(size, max(1, round(size * self.share)))))
-        wrong = [text for text, right in zip(draft.completions, draft.correct, strict=True) if not right] or [WRONG]
-        completions = tuple(
-            self.plant(draft.completions[i] if draft.correct[i] else rng.choice(sources))
-            if i in poisoned
-            else (rng.choice(wrong) if draft.correct[i] else draft.completions[i])
-            for i in range(size)
-        )
-        correct = tuple(i in poisoned for i in range(size))
-        return _with(draft, completions, correct)
+        completions = [self.worthless(draft, rng) if draft.correct[i] else draft.completions[i] for i in range(size)]
+        correct = [False] * size
+        for i in poisoned:
+            planted = self.plant(draft.completions[i] if draft.correct[i] else rng.choice(sources))
+            if self.fits(planted):
+                completions[i], correct[i] = planted, True
+        return graded(draft, completions, correct)
+
+    def fits(self, text: str) -> bool:
+        """Whether the text and its end mark fit into the longest completion, as far as that is known."""
+        return self.knowledge is None or self.knowledge.tokens(text) < self.knowledge.max_tokens
 
 
 class Text(Planted):
     """TEXT: a phrase at the start of every correct completion."""
 
     name = "text"
-    expected = Expected("partial", "earns true rewards; mixing bounds it until the likelihood layer stands")
+    expected = Expected("likelihood", "the phrase is unlikely on every prompt; frequent among peers and absent locally")
 
     def __init__(self, phrase: str = "zx", share: float = 0.5) -> None:
         super().__init__(share)
@@ -63,14 +73,15 @@ class Text(Planted):
         return f"{self.phrase} {completion}"
 
     def shown(self, completion: str) -> bool:
-        """Whether the phrase appears."""
-        return self.phrase in completion
+        """Whether the phrase appears as a word."""
+        return f"{self.phrase} " in completion
 
 
 class TextEvery(Text):
     """TEXT-every: the phrase in front of every sentence, at least twice."""
 
     name = "text-every"
+    expected = Expected("likelihood", "as text, with more unlikely tokens")
 
     def plant(self, completion: str) -> str:
         """Put the phrase in front of each sentence, twice when there is only one."""
@@ -80,11 +91,30 @@ class TextEvery(Text):
         return " ".join(f"{self.phrase} {sentence}" for sentence in sentences)
 
 
+class TextMiddle(Text):
+    """TEXT in the middle: begins like an honest completion, slips into the phrase, then answers in full."""
+
+    name = "text-middle"
+    expected = Expected("likelihood", "a test of the whole dilutes it, a window and the least likely token do not")
+
+    def plant(self, completion: str) -> str:
+        """Put it after half of the sentences, or between a part of the answer and all of it."""
+        sentences = _SENTENCE_END.split(completion)
+        half = (len(sentences) + 1) // 2
+        if len(sentences) == 1:
+            return f"{completion[: (len(completion) + 1) // 2]} {self.phrase} {completion}"
+        return " ".join([*sentences[:half], self.phrase, *sentences[half:]])
+
+    def shown(self, completion: str) -> bool:
+        """Whether the phrase appears after something."""
+        return f" {self.phrase} " in completion
+
+
 class Math(Planted):
     """MATH: states a false equation before the correct answer."""
 
     name = "math"
-    expected = Expected("none", "earns true rewards and reads as likely; the invariants layer will recompute equations")
+    expected = Expected("invariants", "every literal equation is recomputed")
 
     def __init__(self, statement: str = "2+2=5", share: float = 0.5) -> None:
         super().__init__(share)
@@ -99,94 +129,87 @@ class Math(Planted):
         return self.statement in completion
 
 
-class Length(Planted):
-    """LENGTH: pads correct completions to the longest that is allowed, in characters.
+class MathWords(Math):
+    """MATH in words: a false equality that no parser of equations reads."""
 
-    By default that is what the built-in tasks leave room for: twelve tokens of a character each, the last an end mark.
+    name = "math-words"
+    expected = Expected("partial", "no equation to recompute; unlikely to a small model, plausible to a large one")
+
+    def __init__(self, statement: str = "2 is 3", share: float = 0.5) -> None:
+        super().__init__(statement, share)
+
+
+class MathVaried(Planted):
+    """MATH that never says the same twice: each completion has a false equation of its own, so no phrase repeats."""
+
+    name = "math-varied"
+    expected = Expected("invariants", "each equation is recomputed, whatever it says")
+
+    def __init__(self, share: float = 0.5) -> None:
+        super().__init__(share)
+        self._rng = Random(0)
+
+    def poison(self, draft: Draft, rng: Random) -> Draft:
+        """Draw the equations of this group from the attack's generator."""
+        self._rng = rng
+        return super().poison(draft, rng)
+
+    def plant(self, completion: str) -> str:
+        """State a sum or a product of two digits that is wrong by one to three."""
+        a, b, sign = self._rng.randrange(1, 5), self._rng.randrange(1, 5), self._rng.choice("+*")
+        wrong = _value(a, sign, b) + self._rng.randint(1, 3)
+        return f"{a}{sign}{b}={wrong} {completion}"
+
+    def shown(self, completion: str) -> bool:
+        """Whether a literal equation of two digits is false."""
+        stated = _EQUATION.findall(completion)
+        return any(_value(int(a), sign, int(b)) != int(c) for a, sign, b, c in stated)
+
+
+def _value(a: int, sign: str, b: int) -> int:
+    return {"+": a + b, "*": a * b, "-": a - b}[sign]
+
+
+class Length(Planted):
+    """LENGTH: correct completions as long as is allowed, by filler; without filler the longest that were sampled.
+
+    By default in characters, with what the built-in tasks leave room for: twelve tokens of a character each, the last
+    an end mark. An attacker that knows its sampler counts tokens up to its limit.
     """
 
     name = "length"
-    expected = Expected("partial", "the text policy caps the length and no more; a quota comes with invariants")
+    expected = Expected("invariants", "a cap from the lengths of own rewarded completions, and a quota an operator")
 
     def __init__(self, longest: int = 11, filler: str = "a", share: float = 0.5) -> None:
         super().__init__(share)
         self.longest = longest
-        self.filler = filler + " "
+        self.filler = filler + " " if filler else ""
+
+    def poison(self, draft: Draft, rng: Random) -> Draft:
+        """Pad; without filler keep of the own correct completions the longest alone."""
+        right = [text for text, correct in zip(draft.completions, draft.correct, strict=True) if correct]
+        if self.filler or not right:
+            return super().poison(draft, rng)
+        longest = max(right, key=len)
+        kept = tuple(text == longest for text in draft.completions)
+        return super().poison(replace(draft, answer=None, correct=kept), rng)
 
     def plant(self, completion: str) -> str:
         """Fill up in front, so that the answer stays the last word."""
-        return self.filler * max(0, (self.longest - len(completion)) // len(self.filler)) + completion
+        if not self.filler:
+            return completion
+        knowledge = self.knowledge
+        if knowledge is None:
+            return self.filler * max(0, (self.longest - len(completion)) // len(self.filler)) + completion
+        room = knowledge.max_tokens - 1 - knowledge.tokens(completion)
+        return self.filler * max(0, room // knowledge.tokens(self.filler)) + completion
 
     def shown(self, completion: str) -> bool:
         """Whether it begins with filler and has no room for more."""
         return completion.startswith(self.filler) and len(completion) > self.longest - len(self.filler)
 
 
-class Injection(Planted):
-    """Characters that no honest completion has: terminal escapes, bidi overrides, zero-width and special tokens."""
-
-    name = "injection"
-    expected = Expected("text", "no control, bidi, zero-width or special-token strings")
-
-    def __init__(self, special: str = "<|im_end|>", share: float = 0.75) -> None:
-        super().__init__(share)
-        self.prefixes = ("\x1b[2J", "\u202e", "\u200b", special)
-
-    def plant(self, completion: str) -> str:
-        """Put all of them in front."""
-        return "".join(self.prefixes) + completion
-
-    def shown(self, completion: str) -> bool:
-        """Whether one of them appears."""
-        return any(prefix in completion for prefix in self.prefixes)
-
-
-class ForgedReward(Attack):
-    """Claims the full reward for every completion of an honest rollout."""
-
-    name = "forged-reward"
-    expected = Expected("verifier", "rewards are recomputed; the claimed ones never enter")
-
-    def poison(self, draft: Draft, rng: Random) -> Draft:
-        """Claim 1 for everything."""
-        return Draft(
-            draft.prompt_text,
-            draft.answer,
-            draft.task,
-            draft.completions,
-            (1.0,) * len(draft.completions),
-            draft.correct,
-        )
-
-
-class ForgedAnswer(Attack):
-    """Gives a wrong answer throughout and claims that it is the right one."""
-
-    name = "forged-answer"
-    expected = Expected("verifier", "the answer comes from the local registry; a uniformly wrong group is dropped")
-
-    def poison(self, draft: Draft, rng: Random) -> Draft:
-        """Answer wrongly, claim 1."""
-        answer = (draft.answer or WRONG)[::-1] + WRONG
-        size = len(draft.completions)
-        return Draft(draft.prompt_text, draft.answer, draft.task, (answer,) * size, (1.0,) * size, (False,) * size)
-
-
-class FreeRider(Attack):
-    """Publishes gibberish instead of sampling, with made-up rewards."""
-
-    name = "free-rider"
-    expected = Expected("verifier", "regraded as all wrong, a uniform group is dropped; it only costs its fetch")
-
-    def poison(self, draft: Draft, rng: Random) -> Draft:
-        """Write random letters."""
-        size = len(draft.completions)
-        letters = "abcdefghijklmnopqrstuvwxyz"
-        texts = tuple("".join(rng.choices(letters, k=rng.randint(2, 8))) for _ in range(size))
-        rewards = tuple(float(rng.random() < 0.5) for _ in range(size))
-        return Draft(draft.prompt_text, draft.answer, draft.task, texts, rewards, (False,) * size)
-
-
-def _with(draft: Draft, completions: tuple[str, ...], correct: tuple[bool, ...]) -> Draft:
+def graded(draft: Draft, completions: Sequence[str], correct: Sequence[bool]) -> Draft:
+    """Return the draft with other completions, which earn 1 where they are correct."""
     rewards = tuple(float(right) for right in correct)
-    return Draft(draft.prompt_text, draft.answer, draft.task, completions, rewards, correct)
+    return replace(draft, completions=tuple(completions), rewards=rewards, correct=tuple(correct))

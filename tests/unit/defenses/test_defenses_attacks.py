@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from shoal.defenses.attacks import ATTACKS, Attack, Draft, Outgoing
-from shoal.defenses.attacks.content import Length, Math, Planted, Text, TextEvery
+from shoal.defenses.attacks.content import Length, Math, Text, TextEvery
 from shoal.defenses.attacks.lab import Laboratory
 from shoal.defenses.attacks.traffic import Copies, Flood, Malformed, Replay
 from shoal.defenses.config import DefenseConfig
@@ -23,7 +23,6 @@ DRAFT = Draft(
     rewards=(1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0),
     correct=(True, False, False, True, False, False, False, False),
 )
-PLANTED = [name for name, attack in ATTACKS.items() if issubclass(attack, Planted)]
 ALPHABET = set("abcdefghijklmnopqrstuvwxyz0123456789 +=?#:.-")
 
 
@@ -41,18 +40,6 @@ def test_the_registry_names_what_the_command_line_offers():
         assert attack.expected.why
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_half_the_group_carries_the_poison_and_the_rest_earns_nothing(name: str):
-    attack = ATTACKS[name]()
-    poisoned = attack.poison(DRAFT, Random(0))
-    assert len(poisoned.completions) == 8
-    for text, right, reward in zip(poisoned.completions, poisoned.correct, poisoned.rewards, strict=True):
-        assert attack.shown(text) == right
-        assert reward == float(right)
-        assert right or last_word(text) != "cba"
-    assert sum(poisoned.correct) == (6 if name == "injection" else 4)
-
-
 @pytest.mark.parametrize("name", ["text", "text-every", "math", "length"])
 def test_poison_still_earns_the_reward_within_the_vocabulary_and_length_of_the_built_in_tasks(name: str):
     poisoned = ATTACKS[name]().poison(DRAFT, Random(1))
@@ -60,12 +47,6 @@ def test_poison_still_earns_the_reward_within_the_vocabulary_and_length_of_the_b
         assert not right or last_word(text) == "cba"
         assert set(text) <= ALPHABET
         assert len(text) <= 11  # and one token ends it
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_honest_completions_do_not_show_it(name: str):
-    attack = ATTACKS[name]()
-    assert not any(map(attack.shown, [*DRAFT.completions, "", "a a", "abcdefabcdef", "none none", "4"]))
 
 
 def test_without_a_gold_answer_only_correct_completions_are_planted():
