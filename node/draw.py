@@ -8,7 +8,7 @@ from shoal.protocol.errors import UsageError
 from shoal.protocol.manifest import Manifest
 from shoal.protocol.prompts import SHARED, DerivedPrompt, derive_prompt, resolve
 from shoal.protocol.wire import PromptName
-from shoal.trainer.tasks.base import Prompt
+from shoal.trainer.tasks.base import Prompt, TaskInvariants, invariants_of
 from shoal.trainer.tasks.registry import TaskRegistry
 
 
@@ -31,6 +31,10 @@ class LocalPrompts:
             yield self.at(round, SHARED, slot)
         for slot in own:
             yield self.at(round, key, slot)
+
+    def invariants(self, task: str) -> TaskInvariants:
+        """Return what must hold of any completion of a task."""
+        return invariants_of(self.registry.task(task))
 
     def rebuild(self, round_number: int, scope_key: bytes, slot: int) -> RebuiltPrompt | None:
         """Return the prompt of a slot for the screen; None when this node lacks its task."""

@@ -3,14 +3,16 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from shoal.defenses.gate import Gate
 from shoal.defenses.mixing import choose
 from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import ScreenContext, Screened, ScreenMemory, screen
+from shoal.defenses.suspicion import accounts
 from shoal.defenses.verdict import Verdict
+from shoal.node.appraise import Assessor, Candidate
 from shoal.node.compute import Compute
 from shoal.node.patience import Patience
 from shoal.node.pool import Pool
@@ -27,10 +29,11 @@ LEAST_FETCH_SECONDS = 5.0  # for one blob, however little time is left
 
 @dataclass(frozen=True, slots=True)
 class Screening:
-    """What the screen judges by, and what it remembers."""
+    """What the screen judges by, what it remembers, and who judges rows once their reward is known."""
 
     context: ScreenContext
     memory: ScreenMemory
+    assessor: Assessor
 
 
 OVERHEARD = 16  # rollouts that an attacker reads in one pass
@@ -54,6 +57,15 @@ class Order:
     hurried: bool = False
 
 
+@dataclass(slots=True)
+class _Search:
+    """What is left of a search through the pool: draws, and how often operators came already."""
+
+    draws: int
+    drawn: Counter[str] = field(default_factory=Counter[str])
+    over: bool = False
+
+
 class Gatherer:
     """Finds usable sets of peers: draw a pointer, fetch its blob, screen it, regrade it; else draw again."""
 
@@ -72,6 +84,7 @@ class Gatherer:
         self._patience = Patience()
         self.witness: Witness = NO_WITNESS
         self._limit: asyncio.Timeout | None = None  # of the fetch under way
+        self.round = 0
 
     async def intake(self) -> None:
         """Admit announcements for as long as the node lives; whatever a peer sends ends as a pointer or a count."""
@@ -93,9 +106,21 @@ class Gatherer:
 
     def enter_round(self, round: int) -> None:
         """Admit what was held for this round, and drop what has become too old."""
+        self.round = round
         for pointer in self.gate.release(round):
             self.pool.add(pointer)
-        self.pool.expire(lambda pointer: self.gate.recheck(pointer).usable)
+        self.pool.expire(lambda pointer: self.gate.recheck(pointer).usable and not self._set_aside(pointer))
+
+    def _set_aside(self, pointer: Pointer) -> bool:
+        """Whether the pointer's operator has sent so much poison that nothing of it is looked at for a while."""
+        if not self.gate.context.config.on("reputation"):
+            return False
+        suspicion = self.screening.assessor.memory.suspicion
+        names = accounts(pointer.operator, pointer.key)
+        aside = any(suspicion.refused(name, self.round) for name in names)
+        if aside:
+            self.counters.add("reputation", "set_aside")
+        return aside
 
     async def usable_sets(self, order: Order, rng: random.Random) -> list[PeerSet]:
         """Return up to `order.most` usable sets of peers, after at most 4 draws for each of `order.least`.
@@ -103,33 +128,60 @@ class Gatherer:
         Operators are drawn uniformly, then their keys, then rollouts, without replacement. Claimed rewards never
         filter: a set is fetched and regraded before anything is known of its worth.
         """
-        found: list[PeerSet] = []
-        draws = FETCHES_PER_SET * order.least
-        drawn: Counter[str] = Counter()  # operators take turns within a pass
+        search = _Search(FETCHES_PER_SET * order.least)
         self._absent = self._patience.begin()
-        while len(found) < order.most and draws > 0 and not self.pool.closed:
-            pointer = next(
-                choose(self.pool.where(lambda p: self._there(p) and order.wanted(p)), rng, self.fair, drawn), None
-            )
-            if pointer is None:
-                if len(found) >= order.least or not await self._more(order.until):
-                    break
-                continue
-            self.pool.take(pointer)
-            drawn[pointer.operator] += 1
-            draws -= 1
-            left = order.stop - asyncio.get_running_loop().time()
-            peer = await self._open(pointer, max(LEAST_FETCH_SECONDS, left / 2) if order.hurried else None)
-            if peer is not None and self._useful(peer, order):
-                found.append(peer)
-            if asyncio.get_running_loop().time() >= order.stop:
-                self.counters.add("choice", "out_of_time")
-                break
+        found: list[PeerSet] = []
+        while not search.over:
+            candidates = await self._candidates(order, len(found), search, rng)
+            found += [peer for peer in await self._appraise(candidates) if self._useful(peer, order)]
+            search.over = search.over or len(found) >= order.most
         # Fetching took time: nothing beyond the bounds on age and lag goes on to training.
         usable = [peer for peer in found if self.gate.recheck(peer.pointer).usable]
         self.counters.add("choice", "usable", len(usable))
         self.counters.add("choice", "shortfall", max(0, order.least - len(usable)))
         return usable
+
+    async def _candidates(self, order: Order, found: int, search: _Search, rng: random.Random) -> list[Candidate]:
+        """Draw, fetch, screen and regrade until there are as many sets as are wanted beside those found."""
+        candidates: list[Candidate] = []
+        while found + len(candidates) < order.most and search.draws > 0 and not self.pool.closed:
+            there = self.pool.where(lambda p: self._there(p) and order.wanted(p))
+            pointer = next(choose(there, rng, self.fair, search.drawn), None)
+            if pointer is None:
+                if found + len(candidates) >= order.least or not await self._more(order.until):
+                    search.over = True
+                    break
+                continue
+            self.pool.take(pointer)
+            search.drawn[pointer.operator] += 1
+            search.draws -= 1
+            left = order.stop - asyncio.get_running_loop().time()
+            candidate = await self._open(pointer, max(LEAST_FETCH_SECONDS, left / 2) if order.hurried else None)
+            if candidate is not None and self._useful(candidate.peer, order):
+                candidates.append(candidate)
+            elif candidate is not None:
+                self._witnessed(candidate)
+            if asyncio.get_running_loop().time() >= order.stop:
+                self.counters.add("choice", "out_of_time")
+                search.over = True
+                break
+        search.over = search.over or search.draws <= 0 or self.pool.closed
+        return candidates
+
+    async def _appraise(self, candidates: Sequence[Candidate]) -> list[PeerSet]:
+        """Let the later layers judge all of them in one pass of the model; return what is left of their sets."""
+
+        def work() -> list[Candidate]:
+            with self.watch.measure("appraise"):
+                return self.screening.assessor.assess(candidates, self.round)
+
+        judged = await self.compute.run("screen", work)
+        for one in judged:
+            self._witnessed(one)
+        return [one.peer for one in judged]
+
+    def _witnessed(self, opened: Candidate) -> None:
+        self.witness.fetched(opened.pointer, opened.blob, opened.screened, opened.peer)
 
     async def eavesdrop(self, overhear: Callable[[bytes, bytes], None]) -> None:
         """Hand what peers published to an attacker, opened by nobody."""
@@ -163,7 +215,7 @@ class Gatherer:
             self.counters.add("choice", "no_variance")
         return useful
 
-    async def _open(self, pointer: Pointer, seconds: float | None) -> PeerSet | None:
+    async def _open(self, pointer: Pointer, seconds: float | None) -> Candidate | None:
         """Fetch, screen and regrade one rollout; None, and a count, when nothing of it may be used."""
         if not self.gate.recheck(pointer).usable:
             return None
@@ -171,15 +223,19 @@ class Gatherer:
         if blob is None:
             return None
 
-        def work() -> tuple[Screened | Verdict, PeerSet | None]:
+        def work() -> Candidate | Verdict:
             with self.watch.measure("screen"):
                 screened = screen(pointer, blob, self.screening.context, self.screening.memory)
-                peer = None if isinstance(screened, Verdict) else self.regrader.regrade(pointer, screened)
-                return screened, peer
+            if isinstance(screened, Verdict):
+                return screened
+            with self.watch.measure("regrade"):
+                return Candidate(pointer, blob, screened, self.regrader.regrade(pointer, screened))
 
-        screened, peer = await self.compute.run("screen", work)
-        self.witness.fetched(pointer, blob, screened, peer)
-        return peer
+        opened = await self.compute.run("screen", work)
+        if isinstance(opened, Verdict):
+            self.witness.fetched(pointer, blob, opened, None)
+            return None
+        return opened
 
     async def _fetch(self, pointer: Pointer, seconds: float | None) -> bytes | None:
         header = pointer.announcement.header

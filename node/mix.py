@@ -39,7 +39,10 @@ class Mixer:
     def own_rows(self, group: int, own: OwnSet) -> list[Row]:
         """Return an own set as rows of `group`, on the token ids that were sampled."""
         origin = Origin(group, policy_version=own.policy_version, temperature=self.temperature)
-        return own_rows(self.policy.encode_prompt(own.prompt.text), own.completions, own.rewards, origin)
+        rows = own_rows(self.policy.encode_prompt(own.prompt.text), own.completions, own.rewards, origin)
+        for at, read in own.read.items():
+            rows[at].old_logps, rows[at].scored_version = read.old_logps, read.scored_version
+        return rows
 
     def peer_rows(self, group: int, peer: PeerSet, completions: Sequence[PeerCompletion]) -> list[Row]:
         """Return completions of a peer as rows of `group`: its text under the local template and tokenizer, as if it

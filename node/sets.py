@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from shoal.protocol.prompts import DerivedPrompt, prompt_hash
+from shoal.trainer.batch import Row
 from shoal.trainer.engine import Completion
 from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.verify import Score
@@ -33,6 +34,8 @@ class OwnSet:
     rewards: tuple[float, ...]
     policy_version: int
     round: int
+    # Completion → its row as the screen has read it under the present weights: the update need not read it again.
+    read: dict[int, Row] = field(default_factory=dict[int, Row], compare=False, repr=False)
 
     @property
     def uniform(self) -> bool:

@@ -28,6 +28,9 @@ _VOLATILE_CONFIG = ("transformers_version", "_name_or_path", "dtype", "torch_dty
 _VOLATILE_TOKENIZER = ("padding", "truncation")
 
 
+Place = tuple[int, int]
+
+
 @dataclass(eq=False)
 class Policy:
     """A model, its tokenizer, and the two hashes by which peers tell whether they can share token ids.
@@ -62,17 +65,29 @@ class Policy:
         ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
         return [*ids, self.eos_ids[0]] if finished else ids
 
-    def completion_offsets(self, text: str, finished: bool) -> list[tuple[int, int]]:
-        """Return where in `text` each id of `encode_completion` stands, as (start, end) of its characters.
+    def completion_offsets(self, text: str, finished: bool) -> list[Place]:
+        """Return where in `text` each id of `encode_completion` stands; see `read_completions`."""
+        return self.read_completions([(text, finished)])[0][1]
 
-        White space before a token's own text is left out; the end mark stands behind the text. A tokenizer that knows
-        no places gives (0, 0) for all ids.
+    def read_completions(self, completions: Sequence[tuple[str, bool]]) -> list[tuple[list[int], list[Place]]]:
+        """Return for each (text, finished) the ids of `encode_completion`, and where in the text each of them stands.
+
+        A place is (start, end) in characters. White space before a token's own text is left out; the end mark stands
+        behind the text. A tokenizer that knows no places gives (0, 0) for all ids.
         """
+        if not completions:
+            return []
         if not self.tokenizer.is_fast:
-            return [(0, 0)] * len(self.encode_completion(text, finished))
+            encoded = [self.encode_completion(text, finished) for text, finished in completions]
+            return [(ids, [(0, 0)] * len(ids)) for ids in encoded]
         options = {"add_special_tokens": False, "split_special_tokens": True, "return_offsets_mapping": True}
-        places = [_without_space(text, *place) for place in self.tokenizer(text, **options)["offset_mapping"]]
-        return [*places, (len(text), len(text))] if finished else places
+        found = self.tokenizer([text for text, _ in completions], **options)
+        read: list[tuple[list[int], list[Place]]] = []
+        for (text, finished), ids, spans in zip(completions, found["input_ids"], found["offset_mapping"], strict=True):
+            places = [_without_space(text, *span) for span in spans]
+            end = ([self.eos_ids[0]], [(len(text), len(text))]) if finished else ([], [])
+            read.append((ids + end[0], places + end[1]))
+        return read
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of completion ids without special tokens."""

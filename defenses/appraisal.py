@@ -1,0 +1,169 @@
+"""What a regraded completion is worth: layers 8 to 11 and 13, cheapest first, one verdict for each row.
+
+Only rows that earned something are judged here: nothing else can be lifted. Tokens of an answer that the local verifier
+confirmed are vouched for; whatever stands beside them is unverified and must be plausible. Invariants refuse. Likelihood
+alone weighs or sets aside, since a peer with a skill that this node lacks is the valuable one and looks unlikely; a
+phrase alone sets aside; both together refuse. A judge can only lower what others left in doubt.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.defenses.config import DefenseConfig
+from shoal.defenses.invariants import Invariants, check_invariants
+from shoal.defenses.judge import Judge, Opinion
+from shoal.defenses.likelihood import Case, LikelihoodNull, judge
+from shoal.defenses.suspicion import Suspicion, accounts
+from shoal.defenses.token_scores import TokenEvidence
+from shoal.defenses.verdict import ACCEPTED, Action, Counters, Verdict, reject
+from shoal.defenses.vouched import pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Earner:
+    """One completion that earned a reward: its own-token ids, which of them are vouched for, and its evidence.
+
+    `evidence` is None where the own model did not read it (too long, or the likelihood layer is off).
+    """
+
+    row: int
+    text: str
+    ids: Sequence[int]
+    vouched: Sequence[bool]
+    evidence: TokenEvidence | None = None
+
+    @property
+    def pieces(self) -> list[list[int]]:
+        """The runs of ids that nobody vouched for."""
+        return pieces(self.ids, self.vouched)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Whose completions are judged, and of which prompt; `age` in rounds, `max_tokens` as declared,
+    `own_lineage`: the sender's base is ours."""
+
+    operator: str
+    key: bytes
+    task: str
+    prompt: str
+    prompt_hash: bytes
+    age: int
+    max_tokens: int
+    own_lineage: bool
+    rules: Invariants
+
+    @property
+    def case(self) -> Case:
+        """What the likelihood tests compare with."""
+        return Case(self.task, self.age, self.operator, self.max_tokens)
+
+
+@dataclass(slots=True)
+class AppraisalMemory:
+    """What the later layers remember; each part has its own state."""
+
+    config: DefenseConfig
+    counters: Counters
+    null: LikelihoodNull = field(init=False)
+    suspicion: Suspicion = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.null = LikelihoodNull(self.config, self.counters)
+        self.suspicion = Suspicion(self.config, self.counters)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything remembered as plain types."""
+        return {name: getattr(self, name).state() for name in _PARTS}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state` returned; a checkpoint of an earlier version lacks some of it."""
+        for name in _PARTS:
+            if name in state:
+                getattr(self, name).restore(state[name])
+
+
+_PARTS = ("null", "suspicion")
+
+
+def appraise(
+    submission: Submission, rows: Sequence[Earner], memory: AppraisalMemory, ask: Judge | None, round: int
+) -> list[Verdict]:
+    """Return one verdict for each row, in order; every refusal is counted, and the operator's evidence is noted."""
+    config = memory.config
+    verdicts = [_judge(submission, row, memory, ask) for row in rows]
+    bad = sum(not verdict.usable for verdict in verdicts)
+    if 2 * bad > len(rows):
+        worst = Counter(verdict for verdict in verdicts if not verdict.usable).most_common(1)[0][0]
+        verdicts = [verdict if not verdict.usable else worst for verdict in verdicts]
+    if config.on("reputation") and rows:
+        names = accounts(submission.operator, submission.key)
+        for name in names:
+            memory.suspicion.note(name, bad, len(rows) - bad, round)
+        trust = min(memory.suspicion.weight(name, round) for name in names)
+        verdicts = [_weighed(verdict, trust) for verdict in verdicts]
+    for verdict in verdicts:
+        if verdict.action is not Action.ACCEPT:
+            memory.counters.add(verdict.layer, f"{verdict.reason}_row")
+    return verdicts
+
+
+def _judge(submission: Submission, row: Earner, memory: AppraisalMemory, ask: Judge | None) -> Verdict:
+    """Judge one row by everything that is on, cheapest first."""
+    found = _invariants(submission, row, memory)
+    if not found.usable:
+        return found
+    likely = _likelihood(submission, row, memory)
+    phrase = ACCEPTED
+    if not likely.usable and not phrase.usable:
+        return reject("likelihood", f"{likely.reason}_and_{phrase.reason}")
+    found = _graver(found, phrase)
+    if found.usable and row.evidence is not None and submission.own_lineage:
+        memory.null.peer(submission.case, row.evidence)  # whatever likelihood itself says of it
+    found = _graver(found, likely)
+    return _asked(submission, row, found, memory, ask)
+
+
+def _invariants(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:
+    if not memory.config.on("invariants"):
+        return ACCEPTED
+    return check_invariants(row.text, submission.prompt, submission.rules)
+
+
+def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:
+    if row.evidence is None or not memory.config.on("likelihood"):
+        return ACCEPTED
+    if not submission.own_lineage:
+        return ACCEPTED
+    return judge(memory.null, submission.case, row.evidence).verdict
+
+
+def _asked(submission: Submission, row: Earner, found: Verdict, memory: AppraisalMemory, ask: Judge | None) -> Verdict:
+    """Ask the judge about a row in doubt: it may set it aside, and nothing else."""
+    if ask is None or found.action is not Action.WEIGH or not memory.config.on("judge"):
+        return found
+    if ask.opinion(submission.prompt, row.text, found.reason) is Opinion.SUSPECT:
+        return Verdict(Action.QUARANTINE, "judge", "suspect", 0.0)
+    return found
+
+
+_GRAVITY = {Action.ACCEPT: 0, Action.WEIGH: 1, Action.QUARANTINE: 2, Action.REJECT: 3}
+
+
+def _graver(first: Verdict, second: Verdict) -> Verdict:
+    """The graver of two verdicts; of two that weigh, the lighter weight."""
+    return max((first, second), key=lambda verdict: (_GRAVITY[verdict.action], -verdict.weight))
+
+
+def _weighed(verdict: Verdict, weight: float) -> Verdict:
+    """Lower a usable verdict by what its operator is trusted."""
+    if weight >= 1.0 or not verdict.usable:
+        return verdict
+    layer, reason = (verdict.layer, verdict.reason) if verdict.layer else ("reputation", "suspect")
+    return Verdict(Action.WEIGH, layer, reason, verdict.weight * weight)
+
+
+Rules = Callable[[str], Invariants]
+"""Task name → what must hold of its completions."""

@@ -1,0 +1,244 @@
+"""The later layers of the screen, where they meet tensors: own evidence on peers' rows, and calibration on own rows.
+
+One forward of a pass reads everything: peers' rows that earned something, the own rows that the update will need, and
+some own rows of earlier rounds. Its log-probs are kept, so that the update does not read the same rows again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shoal.defenses.appraisal import AppraisalMemory, Earner, Submission, appraise
+from shoal.defenses.invariants import Invariants
+from shoal.defenses.judge import Judge
+from shoal.defenses.pointer import Pointer
+from shoal.defenses.screen import Screened
+from shoal.defenses.vouched import answer_span, pieces, vouched_tokens
+from shoal.node.sets import OwnSet, PeerCompletion, PeerSet, Scored
+from shoal.protocol.prompts import prompt_hash
+from shoal.trainer.batch import Row
+from shoal.trainer.evidence import RowEvidence
+from shoal.trainer.step import Trainer
+from shoal.trainer.tasks.base import Prompt
+
+AGED_ROWS = 8  # own completions of earlier rounds read again in a pass: a few per cent of what an update reads
+KEPT_ROWS = 16  # of each round, to be read again when they have aged
+
+
+@dataclass(frozen=True, slots=True)
+class AppraisalContext:
+    """What appraisal judges by: the rules of a task, the sampling temperature, how many own sets an update takes,
+    the age in rounds up to which it calibrates, and the judge if there is one."""
+
+    rules: Callable[[str], Invariants]
+    temperature: float
+    sets: int
+    oldest: int
+    judge: Judge | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A peer's rollout that passed the first layers, with local rewards."""
+
+    pointer: Pointer
+    blob: bytes
+    screened: Screened
+    peer: PeerSet
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A completion of some round, with the local reward."""
+
+    round: int
+    prompt: Prompt
+    text: str
+    finished: bool
+    reward: float
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A completion as own tokens: which of them are vouched for, and what the model says of them once it was asked."""
+
+    text: _Text
+    row: Row
+    vouched: list[bool]
+    evidence: RowEvidence | None = None
+
+    @property
+    def pieces(self) -> list[list[int]]:
+        return pieces(self.row.completion_ids, self.vouched)
+
+    @property
+    def scored(self) -> Scored | None:
+        row = self.row
+        return None if row.old_logps is None else Scored(row.completion_ids, row.old_logps, row.scored_version)
+
+
+class Assessor:
+    """Gives each regraded row of a peer its verdict under the present weights; runs where tensors run."""
+
+    def __init__(self, trainer: Trainer, context: AppraisalContext, memory: AppraisalMemory) -> None:
+        self.trainer = trainer
+        self.context = context
+        self.memory = memory
+        self._kept: deque[_Text] = deque()
+        self._own: list[OwnSet] = []  # of this pass, not learned from yet
+
+    @property
+    def active(self) -> bool:
+        """Whether any of its layers is on."""
+        return any(self.memory.config.on(layer) for layer in ("invariants", "likelihood", "phrases"))
+
+    def note(self, own: Sequence[OwnSet]) -> None:
+        """Take note of this pass's own sets; the next `assess` learns from them before it judges anybody."""
+        self._own = list(own) if self.active else []
+
+    def assess(self, candidates: Sequence[Candidate], round: int) -> list[Candidate]:
+        """Return the candidates with the later layers' verdicts, and what is left of their sets.
+
+        A set that carries no signal is returned as it is: nobody will train on it.
+        """
+        own, self._own = self._own, []
+        fresh = _own_texts(own, round)
+        aged = list(_spread(self._kept, AGED_ROWS)) if own else []
+        earning = [_earners(candidate.peer) if self.active else [] for candidate in candidates]
+        theirs = [
+            _Text(round, candidate.peer.prompt, one.text, one.finished, one.reward)
+            for candidate, earners in zip(candidates, earning, strict=True)
+            for one in earners
+        ]
+        readings = self._read([*fresh, *aged, *theirs])
+        known, rest = readings[: len(fresh) + len(aged)], readings[len(fresh) + len(aged) :]
+        needed = self._needed(own, known[: len(fresh)])
+        self._ask([*needed, *known[len(fresh) :], *rest])
+        self._learn(known, round)
+        self._keep(fresh, round)
+        at = iter(rest)
+        return [
+            self._judged(candidate, [(one, next(at)) for one in earners], round) if earners else candidate
+            for candidate, earners in zip(candidates, earning, strict=True)
+        ]
+
+    def _judged(
+        self, candidate: Candidate, earners: Sequence[tuple[PeerCompletion, _Reading]], round: int
+    ) -> Candidate:
+        """Judge the rows of one rollout that earned something; the others stay as they are."""
+        rows = [
+            Earner(one.row, one.text, reading.row.completion_ids, reading.vouched, reading.evidence)
+            for one, reading in earners
+        ]
+        found = appraise(self._submission(candidate, round), rows, self.memory, self.context.judge, round)
+        verdicts = {one.row: verdict for (one, _), verdict in zip(earners, found, strict=True)}
+        scored = {one.row: reading.scored for one, reading in earners}
+        said = tuple(verdicts.get(row, before) for row, before in enumerate(candidate.screened.verdicts))
+        left = tuple(
+            replace(one, scored=scored[one.row], weight=verdicts[one.row].weight) if one.row in verdicts else one
+            for one in candidate.peer.completions
+            if one.row not in verdicts or verdicts[one.row].usable
+        )
+        screened = replace(candidate.screened, verdicts=said)
+        return replace(candidate, screened=screened, peer=replace(candidate.peer, completions=left))
+
+    def _submission(self, candidate: Candidate, round: int) -> Submission:
+        pointer, prompt, rollout = candidate.pointer, candidate.peer.prompt, candidate.screened.rollout
+        return Submission(
+            operator=pointer.operator,
+            key=pointer.key,
+            task=prompt.task,
+            prompt=prompt.text,
+            prompt_hash=candidate.peer.prompt_hash,
+            age=max(0, round - pointer.round),
+            max_tokens=rollout.sampler.max_tokens,
+            own_lineage=rollout.lineage == self.trainer.policy.lineage,
+            rules=self.context.rules(prompt.task),
+        )
+
+    def _needed(self, own: Sequence[OwnSet], readings: Sequence[_Reading]) -> list[_Reading]:
+        """Return the own rows that the update is going to need, and hand them to their sets."""
+        used = {id(one) for one in [one for one in own if not one.uniform][: self.context.sets]}
+        places = [(one, at) for one in own for at in range(len(one.completions))]
+        needed: list[_Reading] = []
+        for (one, at), reading in zip(places, readings, strict=True):
+            # Text encoded anew may differ from what was sampled: such a row is left to the update.
+            if id(one) in used and reading.row.completion_ids == one.completions[at].ids:
+                one.read[at] = reading.row
+                needed.append(reading)
+        return needed
+
+    def _keep(self, fresh: Sequence[_Text], round: int) -> None:
+        """Keep some own completions for later rounds, and let go of those that are older than a peer's may be."""
+        while self._kept and self._kept[0].round < round - self.context.oldest:
+            self._kept.popleft()
+        begun = sum(kept.round == round for kept in self._kept)
+        self._kept.extend(_spread(fresh, KEPT_ROWS - begun))
+
+    def _learn(self, known: Sequence[_Reading], round: int) -> None:
+        """Take note of own completions: what this node says itself, how long, and how likely it finds that."""
+        memory = self.memory
+        for reading in known:
+            text = reading.text
+            if text.round == round:
+                pass
+            if reading.evidence is not None:
+                memory.null.own(text.prompt.task, round - text.round, reading.evidence)
+
+    def _read(self, texts: Sequence[_Text]) -> list[_Reading]:
+        """Encode completions, and mark the tokens that the verifier confirmed: the reference answer at full reward."""
+        policy, temperature = self.trainer.policy, self.context.temperature
+        prompts = {text: policy.encode_prompt(text) for text in dict.fromkeys(one.prompt.text for one in texts)}
+        encoded = policy.read_completions([(text.text, text.finished) for text in texts])
+        readings: list[_Reading] = []
+        for text, (ids, offsets) in zip(texts, encoded, strict=True):
+            answer = text.prompt.answer if text.reward == 1.0 else None
+            mask = vouched_tokens(offsets, answer_span(text.text, answer) if answer else None, text.finished)
+            row = Row(0, prompts[text.prompt.text], ids, 0.0, text=text.text, temperature=temperature)
+            readings.append(_Reading(text, row, mask))
+        return readings
+
+    def _ask(self, readings: Sequence[_Reading]) -> None:
+        """Ask the model about all of them in one pass."""
+        if not self.memory.config.on("likelihood"):
+            return
+        fitting = [reading for reading in readings if self.trainer.fits(reading.row)]
+        found = self.trainer.evidence([r.row for r in fitting], [r.vouched for r in fitting])
+        for reading, evidence in zip(fitting, found, strict=True):
+            reading.evidence = evidence
+
+    def state(self) -> dict[str, Any]:
+        """Return everything remembered as plain types; prompts are kept by name."""
+        kept = [
+            [k.round, k.prompt.task, k.prompt.seed, k.prompt.index, k.text, k.finished, k.reward] for k in self._kept
+        ]
+        return {"memory": self.memory.state(), "kept": kept}
+
+    def restore(self, state: Mapping[str, Any], prompt: Callable[[str, int, int], Prompt]) -> None:
+        """Take over what `state` returned; `prompt` rebuilds a prompt from its name."""
+        self.memory.restore(state["memory"])
+        self._kept = deque(
+            _Text(round, prompt(task, seed, index), text, finished, reward)
+            for round, task, seed, index, text, finished, reward in state["kept"]
+        )
+
+
+def _own_texts(own: Sequence[OwnSet], round: int) -> list[_Text]:
+    return [
+        _Text(round, one.prompt, completion.text, completion.finished, reward)
+        for one in own
+        for completion, reward in zip(one.completions, one.rewards, strict=True)
+    ]
+
+
+def _earners(peer: PeerSet) -> list[PeerCompletion]:
+    """Return the completions that earned something: nothing else can be lifted. None of a set without signal."""
+    return [] if peer.uniform else [completion for completion in peer.completions if completion.reward > 0.0]
+
+
+def _spread(items: Sequence[_Text] | deque[_Text], count: int) -> Iterator[_Text]:
+    """Yield up to `count` items, evenly spread over the sequence."""
+    step = max(1.0, len(items) / max(1, count))
+    for at in range(min(max(0, count), len(items))):
+        yield items[int(at * step)]
