@@ -12,37 +12,18 @@ observation; a canary run confirms. When the sum last was 0, the behaviour began
 """
 
 import math
-from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoal.defenses.behaviour import FALSE, LONG, Reference, View, chernoff, log_ratio, tokens_of
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.verdict import Counters
 
 Kind = Literal["behaviour", "statements", "length", "accuracy"]
 
-LONGEST_GRAM = 3  # tokens: a longer phrase is caught by its parts, and a split one by the parts that it shares
 LARGE = 5  # times the small rise that evidence is weighed for: ten points are seen sooner when they are looked for
-_ID_BYTES = 4
-_BREAK = b"\xff\xff\xff\xff"  # between the pieces of one answer: no token has this id
-_FALSE, _LONG = b"false", b"longer"  # behaviours that are no run of tokens: no run has 5 or 6 bytes
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """One completion as this layer sees it: right (None: unscorable), its unvouched runs of token ids without the end
-    mark, and whether it states something false."""
-
-    right: bool | None
-    pieces: Sequence[Sequence[int]]
-    violates: bool = False
-
-    @property
-    def length(self) -> int:
-        """Number of tokens that nothing vouches for."""
-        return sum(map(len, self.pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +46,29 @@ class _Suspect:
     """A behaviour of peers: rows that showed it since `entered`, the totals at that time, and the evidence."""
 
     entered: int
-    peers: int
-    rewarded: int
-    sampled: int
-    peers_before: int
-    rewarded_before: int
-    sampled_before: int
+    peers: float
+    rewarded: float
+    sampled: float
+    peers_before: float
+    rewarded_before: float
+    sampled_before: float
     reference: int  # of the reference answers, those that showed it; -1: not counted yet
     sums: list[float]  # evidence for a small rise and for a large one
     since: int
     told: float  # evidence at the last run that did not confirm it
+    lifted: int  # observations for which it still counts that peers showed it more often
 
     @property
     def evidence(self) -> float:
         return max(self.sums)
+
+    def halve(self, rows: Sequence[int], at: int) -> None:
+        """Forget half of what was counted."""
+        self.entered = at
+        self.peers, self.rewarded, self.sampled = self.peers / 2, self.rewarded / 2, self.sampled / 2
+        self.peers_before = (self.peers_before + rows[0]) / 2
+        self.rewarded_before = (self.rewarded_before + rows[1]) / 2
+        self.sampled_before = (self.sampled_before + rows[2]) / 2
 
 
 class Canary:
@@ -88,18 +78,16 @@ class Canary:
         self._config = config
         self._counters = counters
         self._suspects: dict[bytes, _Suspect] = {}
-        self._reference: list[View] = []
-        self._encoded: list[bytes] = []
-        self._long = math.inf
+        self._reference = Reference()
         self._rows = [0, 0, 0]  # ever seen: peers' rewarded, own rewarded, own
         self._history: deque[tuple[int, int]] = deque(maxlen=config.canary_history)  # right and scored, of clean runs
         self._fall = 0.0
-        self._fell_since = 0
+        self._place = [0, 0, -1]  # passes: of the last run, of the last one without a fall, of the last rows of peers
 
     @property
     def ready(self) -> bool:
         """Whether there is something to compare with."""
-        return bool(self._reference)
+        return len(self._reference) > 0
 
     @property
     def watching(self) -> bool:
@@ -108,14 +96,20 @@ class Canary:
 
     @property
     def wants_run(self) -> bool:
-        """Whether the own samples alone are reason enough to ask the canary prompts now."""
+        """Whether the own samples alone are reason to ask the canary prompts out of turn."""
         least = self._config.canary_warning
-        return any(s.evidence >= max(least, s.told + 1.0) and self._lifted(s) for s in self._suspects.values())
+        return any(s.lifted and s.evidence >= max(least, s.told + 1.0) for s in self._suspects.values())
+
+    @property
+    def insists(self) -> bool:
+        """Whether only the confirmation by a run is missing for an alarm."""
+        least = self._config.canary_evidence
+        return any(s.lifted and s.evidence >= least for s in self._suspects.values())
 
     @property
     def evidence(self) -> float:
-        """The most that is held against anything, in nats."""
-        return max(self._fall, max((suspect.evidence for suspect in self._suspects.values()), default=0.0))
+        """The most that is held against anything which peers show more often, however sure that is, in nats."""
+        return max(self._fall, max((s.evidence for s in self._suspects.values() if self._lift(s) > 0.0), default=0.0))
 
     @property
     def clean(self) -> bool:
@@ -126,22 +120,19 @@ class Canary:
 
     def begin(self, answers: Sequence[View]) -> None:
         """Take the answers of the node before it trains on anything foreign as the reference."""
-        self._reference = list(answers)
-        self._encoded = [_encode(answer.pieces) for answer in answers]
-        lengths = sorted(answer.length for answer in answers if answer.right) or [0]
-        # A quarter above the longest twentieth of the right answers; two tokens more where those have no detour at all.
-        self._long = 1.25 * lengths[int(0.95 * (len(lengths) - 1))] + 2
+        self._reference = Reference(answers)
         self._history.append(_right(answers))
 
     def peers(self, rewarded: Sequence[View], at: int) -> None:
         """Note the rewarded rows of peers that trained in a pass."""
         before = (self._rows[0], self._rows[1], self._rows[2])
         self._rows[0] += len(rewarded)
+        self._place[2] = at
         for view in rewarded:
-            for feature in self._features(view):
-                suspect = self._suspects.get(feature)
+            for behaviour in self._reference.behaviours(view):
+                suspect = self._suspects.get(behaviour)
                 if suspect is None:
-                    suspect = self._suspects[feature] = _Suspect(at, 0, 0, 0, *before, -1, [0.0, 0.0], at - 1, 0.0)
+                    suspect = self._suspects[behaviour] = _Suspect(at, 0, 0, 0, *before, -1, [0.0, 0.0], at - 1, 0.0, 0)
                 suspect.peers += 1
         self._forget(at)
 
@@ -151,32 +142,28 @@ class Canary:
         for group in groups:
             shown: set[bytes] = set()
             for view in group:
-                features = self._features(view) & self._suspects.keys()
-                shown |= features
-                for feature in features:
-                    self._suspects[feature].sampled += 1
-                    self._suspects[feature].rewarded += bool(view.right)
-            hits.update((feature, len(group)) for feature in shown)
+                behaviours = self._reference.behaviours(view) & self._suspects.keys()
+                shown |= behaviours
+                for behaviour in behaviours:
+                    self._suspects[behaviour].sampled += 1
+                    self._suspects[behaviour].rewarded += bool(view.right)
+            hits.update((behaviour, len(group)) for behaviour in shown)
         rows = [view for group in groups for view in group]
         self._rows[1] += sum(bool(view.right) for view in rows)
         self._rows[2] += len(rows)
         self._weigh(hits, Counter(map(len, groups)), at)
 
     def run(self, answers: Sequence[View], at: int) -> Alarm | None:
-        """Judge one canary run: one answer to each prompt, in pass `at`. Return the alarm, if there is reason for one.
-
-        A clean run enters the history. Without any row of peers there is no alarm: nothing of it would be their work.
-        """
+        """Judge one canary run: one answer to each prompt, after `at` passes. Return the alarm, if there is reason for
+        one; a clean run enters the history."""
         hits: Counter[tuple[bytes, int]] = Counter()
         for view in answers:
-            hits.update((feature, 1) for feature in self._features(view) & self._suspects.keys())
+            hits.update((behaviour, 1) for behaviour in self._reference.behaviours(view) & self._suspects.keys())
         self._weigh(hits, Counter({1: len(answers)}), at)
-        alarm = self._behaviour(hits, len(answers)) or self._accuracy(_right(answers), at)
+        alarm = self._risen(hits, len(answers)) or self._accuracy(_right(answers))
         for suspect in self._suspects.values():
             suspect.told = suspect.evidence
-        if alarm is not None and not self._rows[0]:
-            self._counters.add("canary", "own_doing")
-            alarm = None
+        self._place[0] = at
         if alarm is None and self.clean:
             self._history.append(_right(answers))
         return alarm
@@ -184,85 +171,71 @@ class Canary:
     def calm(self) -> None:
         """Begin anew after a roll-back: the node is what it was, and the evidence was against what it had become."""
         for suspect in self._suspects.values():
-            suspect.sums, suspect.told = [0.0, 0.0], 0.0
+            suspect.sums, suspect.told, suspect.lifted = [0.0, 0.0], 0.0, 0
         self._fall = 0.0
 
     # -- evidence -----------------------------------------------------------------------------------------------------
 
-    def _features(self, view: View) -> set[bytes]:
-        found = _grams(view.pieces)
-        if view.violates:
-            found.add(_FALSE)
-        if view.right and view.length > self._long:
-            found.add(_LONG)
-        return found
+    def _lift(self, suspect: _Suspect) -> float:
+        """Return what speaks for peers' rewarded rows showing it `canary_lift` times as often as the own ones, in nats.
 
-    def _lifted(self, suspect: _Suspect) -> bool:
-        """Whether peers' rewarded rows show it clearly more often than the own ones do.
-
-        A node that is hardly ever right has few rewarded rows: its share among all samples counts for a few of them.
+        That is the Chernoff bound on the chance of so many of all such rows being peers'. A node that is hardly ever
+        right has few rewarded rows: its share among all samples counts for some of them.
         """
-        peers = suspect.peers / max(1, self._rows[0] - suspect.peers_before)
-        any_row = suspect.sampled / max(1, self._rows[2] - suspect.sampled_before)
-        prior = self._config.canary_prior
-        rewarded = self._rows[1] - suspect.rewarded_before
-        own = (suspect.rewarded + prior * any_row) / (rewarded + prior)
-        enough = suspect.peers >= self._config.canary_rows and peers >= self._config.canary_rise
-        return enough and peers >= self._config.canary_lift * own
+        config, peers = self._config, suspect.peers
+        foreign = self._rows[0] - suspect.peers_before
+        any_row = suspect.sampled / max(1.0, self._rows[2] - suspect.sampled_before)
+        own = suspect.rewarded + config.canary_prior * any_row
+        rewarded = self._rows[1] - suspect.rewarded_before + config.canary_prior
+        if peers < max(config.canary_rows, config.canary_rise * foreign):
+            return 0.0
+        usual = config.canary_lift * foreign / (config.canary_lift * foreign + rewarded)
+        return chernoff(peers, peers + own, usual)
 
     def _weigh(self, hits: Counter[tuple[bytes, int]], groups: Counter[int], at: int) -> None:
         """Add the evidence of one set of observations: groups by size, and those of them that show each behaviour."""
-        seen = {feature for feature, _ in hits}
-        for feature, suspect in self._suspects.items():
-            if not suspect.evidence and feature not in seen:
+        seen = {behaviour for behaviour, _ in hits}
+        for behaviour, suspect in self._suspects.items():
+            if not suspect.evidence and behaviour not in seen:
                 continue
-            before, risen = self._shares(feature, suspect)
-            observed = [(hits[feature, size], count, size) for size, count in groups.items()]
+            before, risen = self._shares(behaviour, suspect)
+            observed = [(hits[behaviour, size], count, size) for size, count in groups.items()]
             ratios = [math.fsum(log_ratio(*counts, before, after) for counts in observed) for after in risen]
-            lifted = self._lifted(suspect)
             if not suspect.evidence:
                 suspect.since = at - 1
-            suspect.sums = [
-                max(0.0, held + ratio) if lifted else max(0.0, held + min(0.0, ratio))
-                for held, ratio in zip(suspect.sums, ratios, strict=True)
-            ]
+            suspect.sums = [max(0.0, held + ratio) for held, ratio in zip(suspect.sums, ratios, strict=True)]
+            # What is taken over fast is soon shown as often here: that it was the peers' is not forgotten at once.
+            more = self._lift(suspect) >= self._config.canary_lift_evidence
+            suspect.lifted = self._config.canary_recall if more else max(0, suspect.lifted - 1)
 
-    def _shares(self, feature: bytes, suspect: _Suspect) -> tuple[float, tuple[float, ...]]:
+    def _shares(self, behaviour: bytes, suspect: _Suspect) -> tuple[float, tuple[float, ...]]:
         """Return the share of the reference, its uncertainty included, and the risen ones that are held against it."""
         if suspect.reference < 0:
-            suspect.reference = self._in_reference(feature)
+            suspect.reference = self._reference.count(behaviour)
         count, total = suspect.reference, len(self._reference)
         before = min(0.9, (count + 1 + 2 * math.sqrt(count)) / (total + 2))
         small, large = self._config.canary_rise, LARGE * self._config.canary_rise
         return before, (min(0.98, before + max(small, before / 4)), min(0.99, before + max(large, before)))
 
-    def _in_reference(self, feature: bytes) -> int:
-        if feature == _FALSE:
-            return sum(view.violates for view in self._reference)
-        if feature == _LONG:
-            return sum(bool(view.right) and view.length > self._long for view in self._reference)
-        return sum(_contains(encoded, feature) for encoded in self._encoded)
-
-    def _behaviour(self, hits: Counter[tuple[bytes, int]], total: int) -> Alarm | None:
+    def _risen(self, hits: Counter[tuple[bytes, int]], total: int) -> Alarm | None:
         config = self._config
         risen = {
-            feature: suspect
-            for feature, suspect in self._suspects.items()
+            behaviour: suspect
+            for behaviour, suspect in self._suspects.items()
             if suspect.evidence >= config.canary_evidence
-            and hits[feature, 1] >= config.canary_confirm
-            and self._lifted(suspect)
+            and hits[behaviour, 1] >= config.canary_confirm
+            and suspect.lifted
         }
         if not risen:
             return None
-        worst = max(risen, key=lambda feature: (hits[feature, 1], len(feature), feature))
+        worst = max(risen, key=lambda behaviour: (hits[behaviour, 1], len(behaviour), behaviour))
         suspect = risen[worst]
-        kind: Kind = "statements" if worst == _FALSE else "length" if worst == _LONG else "behaviour"
-        tokens = () if kind != "behaviour" else tuple(array("I", worst))
+        kind: Kind = "statements" if worst == FALSE else "length" if worst == LONG else "behaviour"
         before = suspect.reference / len(self._reference)
         since = min(other.since for other in risen.values())
-        return Alarm(kind, tokens, hits[worst, 1] / total, before, suspect.evidence, since)
+        return Alarm(kind, tokens_of(worst), hits[worst, 1] / total, before, suspect.evidence, since)
 
-    def _accuracy(self, run: tuple[int, int], at: int) -> Alarm | None:
+    def _accuracy(self, run: tuple[int, int]) -> Alarm | None:
         """Judge the share of right answers against the trimmed history of clean runs."""
         right, scored = run
         usual = trimmed_mean([good / asked for good, asked in self._history if asked])
@@ -275,16 +248,23 @@ class Canary:
         if before <= 0.0:
             return None  # a model that is hardly ever right cannot fall
         if not self._fall:
-            self._fell_since = at - 1
+            self._place[1] = self._place[0]
         self._fall = max(0.0, self._fall + log_ratio(right, scored, 1, before, after))
         if self._fall < self._config.canary_evidence:
             return None
-        return Alarm("accuracy", (), right / scored, usual, self._fall, self._fell_since)
+        since, fed = self._place[1:]
+        if fed < since:  # nothing of peers was trained on since it began
+            self._counters.add("canary", "own_doing")
+            return None
+        return Alarm("accuracy", (), right / scored, usual, self._fall, since)
 
     def _forget(self, at: int) -> None:
         """Measure what does not rise anew from time to time, and keep what is most suspect within the bound."""
         oldest = at - self._config.canary_memory
-        self._suspects = {f: s for f, s in self._suspects.items() if s.evidence or s.entered > oldest}
+        self._suspects = {b: s for b, s in self._suspects.items() if s.evidence or s.entered > oldest}
+        for suspect in self._suspects.values():
+            if suspect.entered <= oldest:
+                suspect.halve(self._rows, at)
         if len(self._suspects) > self._config.canary_suspects:
             ranked = sorted(self._suspects.items(), key=lambda item: (-item[1].evidence, -item[1].peers, item[0]))
             kept = self._config.canary_suspects // 2
@@ -295,30 +275,18 @@ class Canary:
 
     def state(self) -> list[Any]:
         """Return everything remembered as plain data."""
-        reference = [[view.right, [list(piece) for piece in view.pieces], view.violates] for view in self._reference]
-        suspects = [[feature, *_values(suspect)] for feature, suspect in self._suspects.items()]
+        suspects = [[behaviour, *_values(suspect)] for behaviour, suspect in self._suspects.items()]
         history = [list(run) for run in self._history]
-        return [reference, self._long, self._rows, history, [self._fall, self._fell_since], suspects]
+        return [self._reference.state(), list(self._rows), history, [self._fall, *self._place], suspects]
 
     def restore(self, state: Sequence[Any]) -> None:
         """Take over what `state` returned."""
-        reference, self._long, rows, history, (self._fall, self._fell_since), suspects = state
-        self._reference = [View(right, pieces, violates) for right, pieces, violates in reference]
-        self._encoded = [_encode(view.pieces) for view in self._reference]
+        reference, rows, history, (self._fall, *self._place), suspects = state
+        self._reference = Reference.of(reference)
         self._rows = list(rows)
         self._history.clear()
         self._history.extend((right, scored) for right, scored in history)
-        self._suspects = {feature: _Suspect(*values) for feature, *values in suspects}
-
-
-def log_ratio(hits: int, groups: int, size: int, before: float, after: float) -> float:
-    """Return the log-likelihood ratio, in nats, of a share `after` against `before` of single completions.
-
-    `hits` of `groups` groups of `size` completions show the behaviour at least once. A group counts as one observation:
-    its completions answer one prompt and are no independent draws.
-    """
-    old, new = 1.0 - (1.0 - before) ** size, 1.0 - (1.0 - after) ** size
-    return hits * math.log(new / old) + (groups - hits) * math.log((1.0 - new) / (1.0 - old))
+        self._suspects = {behaviour: _Suspect(*values) for behaviour, *values in suspects}
 
 
 def trimmed_mean(values: Sequence[float]) -> float | None:
@@ -333,28 +301,6 @@ def _right(answers: Iterable[View]) -> tuple[int, int]:
     """Return how many answers are right, and how many could be scored."""
     scored = [view.right for view in answers if view.right is not None]
     return sum(scored), len(scored)
-
-
-def _grams(pieces: Sequence[Sequence[int]]) -> set[bytes]:
-    """Return all runs of up to LONGEST_GRAM tokens, as the bytes of their ids."""
-    found: set[bytes] = set()
-    for piece in pieces:
-        raw = array("I", piece).tobytes()
-        for width in range(_ID_BYTES, _ID_BYTES * LONGEST_GRAM + 1, _ID_BYTES):
-            found.update(raw[start : start + width] for start in range(0, len(raw) - width + 1, _ID_BYTES))
-    return found
-
-
-def _encode(pieces: Sequence[Sequence[int]]) -> bytes:
-    return _BREAK.join(array("I", piece).tobytes() for piece in pieces)
-
-
-def _contains(encoded: bytes, gram: bytes) -> bool:
-    """Whether a run of tokens stands in an encoded answer, at the boundary of an id."""
-    at = encoded.find(gram)
-    while at > 0 and at % _ID_BYTES:
-        at = encoded.find(gram, at + 1)
-    return at >= 0
 
 
 def _values(suspect: _Suspect) -> list[Any]:

@@ -44,9 +44,9 @@ class DefenseConfig:
     # First sights; and how long a key that was known for as long may be away (a day of rounds of a minute).
     first_sights: int = 8192
     longest_absence: int = 1440
-    # Announcements kept to compare a key's next ones with, in all and of one key (the window of its sequences).
+    # Announcements kept to compare a key's next ones with: two hundred nodes that share eight a round have 11,000 fresh
+    # ones. And keys that contradicted themselves, with the proof of it.
     witnessed: int = 1 << 15
-    witnessed_per_key: int = 1024
     proofs: int = 4096
     # Below this length many honest peers give the same text, so equal texts are no evidence of copying.
     copy_chars: int = 32
@@ -59,15 +59,17 @@ class DefenseConfig:
     pairs: int = 4096
     # Canary: a rise of the share by two points is what the evidence is weighed for, so that an alarm comes before five.
     canary_rise: float = 0.02
-    # Nats. A share that does not rise reaches 12 with probability e^-12 from any one pass (Ville): with 50 suspects and
-    # 500 passes less than one time in six, and the canary run that must confirm it makes it rarer by far.
-    canary_evidence: float = 12.0
+    # Nats. A share that does not rise reaches 9 with probability e^-9 from any one pass (Ville); a rare behaviour must
+    # then stand in two canary answers of 64 as well, which chance grants one time in a hundred.
+    canary_evidence: float = 9.0
     canary_warning: float = 2.0  # evidence from own samples at which the canary prompts are asked out of turn
     canary_margin: float = 3.0  # evidence below which a state is good enough to go back to
     canary_confirm: int = 2  # canary answers that must show a behaviour: one may be an accident
-    canary_lift: float = 1.5  # times as often in peers' rewarded rows as in own ones; at equal shares nobody imports it
+    canary_lift: float = 2.5  # times as often in peers' rewarded rows as in own ones; at equal shares nobody imports it
+    canary_lift_evidence: float = 4.6  # nats: one time in a hundred by chance where it is just so many times as often
+    canary_recall: int = 8  # observations
     canary_rows: int = 4  # rewarded rows of peers with it: fewer cannot move a policy
-    canary_prior: float = 4.0  # rewarded rows that the share among all own rows counts for
+    canary_prior: float = 32.0  # rewarded rows that the share among all own rows counts for
     canary_memory: int = 64  # passes after which what does not rise is measured anew: a sleeper saves up nothing
     canary_suspects: int = 8192
     canary_history: int = 8

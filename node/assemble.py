@@ -107,7 +107,8 @@ def assemble(
         sequences=SequenceCounter(lambda _: None),
     )
     habits = _habits(config, role, sampling_of(config.learning, commons.registry))
-    conduct = Conduct(config.learning, habits, defenses_without(config.swarm.defenses_off), seed)
+    defenses = defenses_without(config.swarm.defenses_off)
+    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, config.run.eval_items)
     node = wire(surroundings, conduct, policy, record)
     if role.attack is not None:
         role.attack.know(_knowledge(node, habits, conduct.defenses, config.swarm.rounds))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol, TypeVar
 
 Result = TypeVar("Result")
-Work = Literal["sample", "screen", "update", "save"]
+Work = Literal["sample", "screen", "update", "save", "canary"]
 
 SHARE_OF_ROUND: dict[Work, float] = {"sample": 0.3, "update": 0.1}
 """Virtual cost of each kind of work on a node of median speed, as a share of a round; the rest takes no time."""

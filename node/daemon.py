@@ -314,6 +314,8 @@ class Daemon:
             "listening": {"port": parts.config.network.port, "health_port": parts.config.health.health_port},
         }
         if parts.learner:
+            if canary := parts.learner.node.canary:
+                state["canary"] = canary.status(round)
             state["store"] = parts.learner.store.sizes() | parts.learner.recorder.blobs.sizes()
         state["watchdog"] = health.stepping(state)[1]
         return state  # type: ignore[return-value]

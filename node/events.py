@@ -26,7 +26,10 @@ SHOWN = 2  # samples of either kind in one report
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """Everything that one pass brought forth; `counts` are all counters' news since the node's last pass."""
+    """Everything that one pass brought forth; `counts` are all counters' news since the node's last pass.
+
+    `alarm` is what the canary found and did before anything was sampled; the pass began with the weights it left.
+    """
 
     round: int
     passes: int
@@ -36,6 +39,7 @@ class RoundResult:
     report: StepReport
     watch: Stopwatch
     counts: Mapping[str, int]
+    alarm: Mapping[str, Any] | None = None
 
 
 def number(value: float | None) -> float | None:
@@ -76,6 +80,14 @@ def step_event(result: RoundResult, time: float) -> Event:
         "ages": histogram(row.age for row in foreign),
         "lags": histogram(row.lag for row in foreign),
     } | split_counts(result.counts)
+
+
+def alarm_events(result: RoundResult) -> list[Event]:
+    """Return the record of the canary's alarm in this pass, if there was one."""
+    if result.alarm is None:
+        return []
+    rounded = {name: number(value) if isinstance(value, float) else value for name, value in result.alarm.items()}
+    return [{"event": "alarm", "round": result.round} | rounded]
 
 
 def split_counts(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:

@@ -35,16 +35,18 @@ class Good:
 
 
 class GoodStates:
-    """The newest few states that were found clean, oldest first. Without a folder a large model keeps none."""
+    """A few states that were found clean, oldest first. Without a folder a large model keeps none."""
 
-    def __init__(self, counters: Counters, folder: Path | None = None, in_memory: int = IN_MEMORY) -> None:
+    def __init__(self, counters: Counters, reach: int, folder: Path | None = None, in_memory: int = IN_MEMORY) -> None:
+        """`reach` is how many passes the oldest state may lie back, `in_memory` the bytes for all of them."""
         self.counters = counters
+        self.reach = reach
         self.folder = folder
         self.in_memory = in_memory
         self.kept: list[Good] = []
 
     def keep(self, at: int, trainer: Trainer) -> None:
-        """Keep the trainer's present state, as that after `at` passes; the oldest one gives way."""
+        """Keep the trainer's present state, as that after `at` passes; another one gives way."""
         tensors, plain = trainer.state_dict()
         good = Good(at, plain["version"], tensors)
         if KEPT * sum(tensor.nbytes for tensor in tensors.values()) > self.in_memory:
@@ -55,9 +57,15 @@ class GoodStates:
                 return
             good.tensors = None
         self.kept.append(good)
-        for old in self.kept[:-KEPT]:
-            self._remove(old)
-        self.kept = self.kept[-KEPT:]
+        if len(self.kept) > KEPT:
+            self._remove(self.kept.pop(self._spare()))
+
+    def _spare(self) -> int:
+        """Return the place of the state to part with: the oldest when it lies too far back, else the one that leaves
+        the smallest gap."""
+        if self.kept[-1].at - self.kept[0].at > self.reach:
+            return 0
+        return min(range(1, len(self.kept) - 1), key=lambda at: self.kept[at + 1].at - self.kept[at - 1].at)
 
     def back_to(self, since: int, trainer: Trainer) -> Good | None:
         """Set the trainer to the newest state that is no younger than `since` passes, else to the oldest one.

@@ -2,8 +2,9 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 
@@ -19,6 +20,7 @@ from shoal.trainer.verify import Grader
 log = logging.getLogger(__name__)
 
 HELD_OUT_SEED = 0  # any fixed number will do: which texts are held out depends on their hash alone
+CANARY_SEED = 1  # another one, so that canary prompts are mostly others than those of evaluations from the start
 SEARCHED = 64  # instances looked at for each held-out prompt wanted; one in eight is held out
 
 
@@ -40,14 +42,31 @@ def held_out_prompts(registry: TaskRegistry, count: int) -> list[Prompt]:
     return [prompt for prompts in found.values() for prompt in prompts]
 
 
-def _held_out_of(registry: TaskRegistry, task: str, count: int) -> list[Prompt]:
-    """Return the first `count` distinct held-out prompts of one task."""
+def canary_prompts(registry: TaskRegistry, count: int, evaluated: int = 0) -> list[Prompt]:
+    """Return up to `count` held-out prompts by the tasks' weights, apart from the `evaluated` ones of evaluations."""
+    apart = {prompt.text for prompt in held_out_prompts(registry, evaluated)} if evaluated else set[str]()
+    total = sum(spec.weight for spec in registry.specs)
+    shares = [-(-count * spec.weight // total) for spec in registry.specs]
+    found = [
+        _held_out_of(registry, spec.name, share, CANARY_SEED, apart)
+        for spec, share in zip(registry.specs, shares, strict=True)
+    ]
+    turns = [prompt for turn in zip_longest(*found) for prompt in turn if prompt is not None]
+    if len(turns) < count:
+        log.warning("only %d canary prompts instead of %d: the tasks have no more held-out texts", len(turns), count)
+    return turns[:count]
+
+
+def _held_out_of(
+    registry: TaskRegistry, task: str, count: int, seed: int = HELD_OUT_SEED, apart: Collection[str] = ()
+) -> list[Prompt]:
+    """Return the first `count` distinct held-out prompts of one task, without those whose texts stand in `apart`."""
     found: dict[str, Prompt] = {}
     for index in range(SEARCHED * count):
         if len(found) == count:
             break
-        prompt = registry.prompt(task, HELD_OUT_SEED, index)
-        if is_held_out(prompt_hash(prompt.text)):
+        prompt = registry.prompt(task, seed, index)
+        if is_held_out(prompt_hash(prompt.text)) and prompt.text not in apart:
             found.setdefault(prompt.text, prompt)
     return list(found.values())
 

@@ -173,6 +173,20 @@ METRICS: tuple[Metric, ...] = (
         "What was accepted, refused or dropped, by the layer that decided and its reason.",
         _by_name("counts", labels=2),
     ),
+    Metric(
+        "shoal_canary_evidence",
+        "gauge",
+        (),
+        "What speaks for something picked up from peers, in nats; the canary alarms at 9.",
+        _at("canary.evidence"),
+    ),
+    Metric(
+        "shoal_canary_frozen_rounds",
+        "gauge",
+        (),
+        "Rounds for which nothing more is taken from peers after an alarm of the canary.",
+        _at("canary.frozen_rounds"),
+    ),
     Metric("shoal_transport_events_total", "counter", ("event",), "Counters of the transport.", _by_name("transport")),
     Metric(
         "shoal_store", "gauge", ("item",), "Sizes of the store; an item's name ends in its unit.", _by_name("store")

@@ -249,8 +249,10 @@ def _learner(parts: Parts) -> Learner:
         sequences=SequenceCounter(store.commit_sequence, store.sequence_start()),
     )
     seed = f"{parts.identity.key.hex()}/{config.life.seed}"
-    conduct = Conduct(config.learning, habits, defenses_without(config.life.defenses_off), seed)
+    conduct = Conduct(config.learning, habits, defenses_without(config.life.defenses_off), seed, config.canary)
     node = wire(surroundings, conduct, policy, _not_recorded)
+    if node.canary:
+        node.canary.states.folder = home.checkpoints / "good"
     recorder = Recorder(store, blobs, node, str(model_folder(config.learning.model)), config.learning.chat_template)
     bridge = None
     if config.bridge.enabled:

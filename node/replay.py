@@ -131,6 +131,10 @@ def _update(bench: Bench, replay: PassReplay) -> None:
     findings.compare("inputs", done.inputs_hash.hex(), inputs_hash(mixed.rows).hex())
     findings.compare("versions", done.version_after, done.version_before + done.signal)
     _compare_advantages(bench, replay, placed, mixed)
+    alarm = done.report.get("canary")
+    if alarm:  # weights are never replayed, but who compares them between passes must know why they changed
+        back = "kept" if alarm["back_to"] is None else f"those of version {alarm['back_to']}"
+        findings.note("weights", "recorded", f"canary alarm ({alarm['kind']}): {back}", WEIGHTS_OF_THAT_DAY)
 
 
 def _compare_advantages(bench: Bench, replay: PassReplay, placed: Sequence[RolloutReplay], mixed: Mixed) -> None:

@@ -18,7 +18,7 @@ from shoal.defenses.attacks import ATTACKS, Attack
 from shoal.node import paths
 from shoal.node.assemble import Commons, simulated_identity, simulated_manifest
 from shoal.node.config import Arm, SimulateConfig
-from shoal.node.events import Event, RoundResult, sample_events, step_event
+from shoal.node.events import Event, RoundResult, alarm_events, sample_events, step_event
 from shoal.node.heldout import Answers, answer, eval_event, held_out_prompts
 from shoal.node.plan import Plan, make_plan, roles_of
 from shoal.node.report.page import write_report
@@ -156,7 +156,8 @@ class Simulation:
     def _report(self, number: int, result: RoundResult, time: float) -> None:
         """Record one pass of a node; evaluate it when that is due."""
         assert self.swarm is not None
-        self._record(step_event(result, time), number)
+        for event in [*alarm_events(result), step_event(result, time)]:
+            self._record(event, number)
         if number in self.due and self.arm == "swarm":
             self._record(self.swarm.tallies[number].take(result.round, result.own), number)
         tokens = sum(len(completion.ids) for own in result.own for completion in own.completions)

@@ -90,6 +90,16 @@ class LagStatus(TypedDict, total=False):
     max: float
 
 
+class CanaryStatus(TypedDict, total=False):
+    """The look at the own model. `evidence` (nats) is held against what rises; `frozen_rounds` are left of a freeze."""
+
+    frozen_rounds: int
+    evidence: float
+    passes_since_run: int
+    last_alarm: dict[str, Any] | None
+    """Kind, text, shares, rounds and versions; its text was escaped, and may still be a peer's."""
+
+
 class StatusDict(TypedDict, total=False):
     """What `NodeView.status()` returns. Durations are seconds of a monotonic clock: no jump of the clock ends a node.
 
@@ -118,6 +128,7 @@ class StatusDict(TypedDict, total=False):
     network: NetworkStatus
     counts: dict[str, int]  # "layer/reason" → n
     transport: dict[str, int]  # the transport's counters
+    canary: CanaryStatus  # missing for a node that takes nothing from peers
     store: dict[str, float]  # sizes; each name ends in its unit
     memory_mb: float  # resident, in units of 2**20 bytes
     loop_lag_ms: LagStatus

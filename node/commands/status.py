@@ -89,6 +89,11 @@ def _health(state: Mapping[str, Any]) -> Text:
         text.append_text(Text.assemble("\n", ("not ready", "yellow"), f"  {lack}"))
     if state.get("admission"):
         text.append_text(Text.assemble("\n", ("not admitted", "bold yellow"), f"  {shown(state['admission'], 200)}"))
+    frozen = find(state, "canary.frozen_rounds")
+    if frozen:
+        found = f"the canary found {shown(find(state, 'canary.last_alarm.kind'), 32)} changed"
+        why = f"nothing is taken from peers for {count(frozen)} rounds: {found}"
+        text.append_text(Text.assemble("\n", ("frozen", "bold yellow"), f"  {why}"))
     return text
 
 

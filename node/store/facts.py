@@ -47,7 +47,8 @@ def pass_record(result: RoundResult, samples: bytes | None) -> PassRecord:
         peer_sets=result.mixed.peer_sets,
         used_rows=len(rows),
         trained_rows=sum(report.trained) if report.signal else 0,
-        report={name: _plain(value) for name, value in numbers.items()},
+        report={name: _plain(value) for name, value in numbers.items()}
+        | ({} if result.alarm is None else {"canary": dict(result.alarm)}),
         seconds=dict(result.watch.seconds),
         samples=samples,
         inputs_hash=inputs_hash(rows),

@@ -69,6 +69,7 @@ def sample_status() -> StatusDict:
         },
         "counts": {"pool/used": 30, "text/zero_width": 2, "verifier/unscorable_cpu_time": 1},
         "transport": {"announced": 236, "dropped_queue_full": 3},
+        "canary": {"frozen_rounds": 0, "evidence": 1.5, "passes_since_run": 4, "last_alarm": None},
         "store": {"ledger_rows": 1000, "blob_bytes": 65536},
         "memory_mb": 512.0,
         "loop_lag_ms": {"p50": 0.25, "p99": 12.5, "max": 40.0},
