@@ -1,9 +1,9 @@
 """What a regraded completion is worth: layers 8 to 11 and 13, cheapest first, one verdict for each row.
 
-Only rows that earned something are judged here: nothing else can be lifted. Tokens of an answer that the local verifier
-confirmed are vouched for; whatever stands beside them is unverified and must be plausible. Invariants refuse. Likelihood
-alone weighs or sets aside, since a peer with a skill that this node lacks is the valuable one and looks unlikely; a
-phrase alone sets aside; both together refuse. A judge can only lower what others left in doubt.
+Only rows that earned something are judged here: nothing else can be lifted. Tokens of an answer that the local
+verifier confirmed are vouched for; whatever stands beside them is unverified and must be plausible. Invariants refuse.
+Likelihood alone weighs or sets aside, since a peer with a skill that this node lacks is the valuable one and looks
+unlikely; a phrase alone sets aside; both together refuse. A judge can only lower what others left in doubt.
 """
 
 from collections import Counter

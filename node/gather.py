@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shoal.defenses.gate import Gate
 from shoal.defenses.mixing import choose
 from shoal.defenses.pointer import Pointer
-from shoal.defenses.screen import ScreenContext, Screened, ScreenMemory, screen
+from shoal.defenses.screen import ScreenContext, ScreenMemory, screen
 from shoal.defenses.suspicion import accounts
 from shoal.defenses.verdict import Verdict
 from shoal.node.appraise import Assessor, Candidate

@@ -149,8 +149,8 @@ def test_offsets_leave_out_white_space_before_a_tokens_text() -> None:
     class Wordwise:
         is_fast = True
 
-        def __call__(self, text: str, **options: Any) -> dict[str, Any]:
-            return {"offset_mapping": [(0, 1), (1, 5), (5, 7)]}
+        def __call__(self, texts: list[str], **options: Any) -> dict[str, Any]:
+            return {"input_ids": [[1, 2, 3]], "offset_mapping": [[(0, 1), (1, 5), (5, 7)]]}
 
     policy.tokenizer = Wordwise()
     assert [text[a:b] for a, b in policy.completion_offsets(text, finished=False)] == ["a", "bc", " \n"]
