@@ -16,7 +16,7 @@ from typing import Any
 
 from shoal.defenses.bounded import BoundedMap
 from shoal.defenses.config import DefenseConfig
-from shoal.defenses.judge_cases import KINDS, planted
+from shoal.defenses.judge_cases import KINDS, Planted, planted
 from shoal.defenses.text import safe
 from shoal.defenses.verdict import Action, Counters, Verdict
 from shoal.protocol.errors import ShoalError
@@ -185,9 +185,9 @@ class Judge:
             case = planted(self._owed[-1], self._rng)
             found = self._put(case.prompt, case.completion, "unlikely")
             self._owed.pop()
-            wrong = Opinion.SUSPECT if case.honest else Opinion.HONEST
-            self._count("canary_passed" if found is not wrong else "canary_harsh" if case.honest else "canary_fooled")
-            if found is wrong:
+            failure = _failure(case, found)
+            self._count(failure or "canary_passed")
+            if failure:
                 self._distrust()
                 raise _Silent("distrusted")
 
@@ -230,6 +230,18 @@ class Judge:
         if state["random"] is not None and not isinstance(self._rng, random.SystemRandom):
             version, words, gauss = state["random"]
             self._rng.setstate((version, tuple(words), gauss))
+
+
+def _failure(case: Planted, found: Opinion | None) -> str:
+    """Return why an opinion about a planted answer disqualifies, "" if it does not. To be unsure is allowed.
+
+    A model that cannot keep to one word is of no use: it would be asked for nothing in every pass.
+    """
+    if found is None:
+        return "canary_malformed"
+    if case.honest:
+        return "canary_harsh" if found is Opinion.SUSPECT else ""
+    return "canary_fooled" if found is Opinion.HONEST else ""
 
 
 def _plain(state: tuple[Any, ...]) -> list[Any]:

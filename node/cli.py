@@ -15,7 +15,8 @@ from cyclopts import App, Group, Parameter
 from rich.console import Console
 
 from shoal.defenses.text import safe
-from shoal.node.config import Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions, check
+from shoal.node.config import CanaryOptions, Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions, check
+from shoal.node.defense_options import DefenseOptions
 from shoal.protocol.errors import EnvironmentFault, ShoalError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -65,12 +66,14 @@ def simulate(
     learning: Annotated[Learning, _FLAT, Parameter(group=Group("Learning", sort_key=3))] = Learning(),
     links: Annotated[Links, _FLAT, Parameter(group=Group("Network and time", sort_key=4))] = Links(),
     run: Annotated[RunOptions, _FLAT, Parameter(group=Group("Run", sort_key=5))] = RunOptions(),
+    canary: Annotated[CanaryOptions, _FLAT, Parameter(group=Group("Canary", sort_key=6))] = CanaryOptions(),
+    defenses: Annotated[DefenseOptions, _FLAT, Parameter(group=Group("Judge", sort_key=7))] = DefenseOptions(),
 ) -> int:
     """Run a whole swarm in this process, beside the same nodes isolated, and write a report.
 
     Ctrl-C ends with a report of what there is; --resume goes on from the last checkpoint.
     """
-    config = SimulateConfig(mixing, learning, swarm, links, run)
+    config = SimulateConfig(mixing, learning, swarm, links, run, canary, defenses)
     check(config)
     from shoal.node.simulate import run_simulation
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from shoal.node.defense_options import DefenseOptions, check_defenses
 from shoal.protocol.errors import UsageError
 
 Arm = Literal["swarm", "isolated", "isolated_total"]
@@ -128,6 +129,18 @@ class SwarmOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CanaryOptions:
+    """How a node looks at its own model, and what it does when that has picked something up from peers."""
+
+    canary_every: int = 20
+    """Passes between two runs of the canary prompts; sooner when the node's own samples look suspicious."""
+    canary_items: int = 64
+    """Canary prompts: held out, and apart from those of evaluations."""
+    freeze_rounds: int = 16
+    """Rounds without peers' rollouts after an alarm; doubled for alarms that follow soon, up to eight times as many."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Links:
     """The simulated network and clock."""
 
@@ -178,6 +191,8 @@ class SimulateConfig:
     swarm: SwarmOptions = SwarmOptions()
     links: Links = Links()
     run: RunOptions = RunOptions()
+    canary: CanaryOptions = CanaryOptions()
+    defenses: DefenseOptions = DefenseOptions()
 
     def plain(self) -> dict[str, Any]:
         """Return the settings that shape the results as plain data; where they are written does not belong to them."""
@@ -290,6 +305,14 @@ def check_learning(learning: Learning) -> None:
     )
 
 
+def check_canary(canary: CanaryOptions) -> None:
+    """Raise `UsageError` for a number out of its range."""
+    every, items, rounds = canary.canary_every, canary.canary_items, canary.freeze_rounds
+    require(1 <= every <= 10_000, f"--canary-every {every}: must lie between 1 and 10000")
+    require(16 <= items <= 4096, f"--canary-items {items}: fewer than 16 show nothing, and 4096 are the most")
+    require(1 <= rounds <= 10_000, f"--freeze-rounds {rounds}: must lie between 1 and 10000")
+
+
 def _check_numbers(config: SimulateConfig) -> None:
     links, swarm, run = config.links, config.swarm, config.run
     require(links.round_seconds > 0, f"--round-seconds {links.round_seconds}: must be above 0")
@@ -319,6 +342,8 @@ def check(config: SimulateConfig) -> None:
     require(swarm.rounds >= 1, f"--rounds {swarm.rounds}: must be at least 1")
     check_mixing(config.mixing, config.learning.minibatches, peers=swarm.nodes > 1)
     check_learning(config.learning)
+    check_canary(config.canary)
+    check_defenses(config.defenses)
     _check_numbers(config)
     shares = [parse_attack(text) for text in swarm.attack]
     attackers = sum(max(1, round(share * swarm.nodes)) for _, share in shares)

@@ -17,11 +17,12 @@ from typing import Any
 import msgspec
 
 from shoal.node.declared import PREFIX, Option, kind_text, options
+from shoal.node.defense_options import JUDGE_KEY, NO_JUDGE
 from shoal.node.home import Home
 from shoal.node.options import RunConfig, check
 from shoal.protocol.errors import EnvironmentFault, UsageError
 
-NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_PASSPHRASE", "SHOAL_STRICT_SKIPS"})
+NOT_SETTINGS = frozenset({"SHOAL_HOME", "SHOAL_PASSPHRASE", JUDGE_KEY, "SHOAL_STRICT_SKIPS"})
 DEFAULT = "default"
 
 # What Kubernetes and Docker set in every container for a service named shoal; SHOAL_PORT then holds tcp://ADDRESS.
@@ -29,7 +30,7 @@ _SERVICE = re.compile(r"SHOAL_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT_\d+_(TCP|U
 _SERVICE_VALUE = ("tcp://", "udp://", "sctp://")
 
 # Settings that may name a file or a folder: in config.toml they count from its folder, whatever the working directory.
-_PLACES = frozenset({"swarm", "learning.model", "bridge.data"})
+_PLACES = frozenset({"swarm", "learning.model", "bridge.data", "defenses.judge"})
 
 _SPOKEN = {"yes": "true", "no": "false", "on": "true", "off": "false"}
 
@@ -118,8 +119,8 @@ def _tables(path: Path) -> dict[str, Any]:
 
 
 def _anchored(text: str, folder: Path) -> str:
-    """Return a path as it counts from a folder; links, web addresses and the word "default" as they are."""
-    if text in ("", "default") or ":" in text.split("/")[0]:
+    """Return a path as it counts from a folder; links, web addresses and the words that are no path as they are."""
+    if text in ("", "default", NO_JUDGE) or ":" in text.split("/")[0]:
         return text
     return os.path.join(folder, os.path.expanduser(text))
 

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 
 from shoal.defenses.config import DefenseConfig
 from shoal.node.bridge.options import BridgeOptions, check_bridge
-from shoal.node.config import Learning, Mixing, check_learning, check_mixing, require
+from shoal.node.config import CanaryOptions, Learning, Mixing, check_canary, check_learning, check_mixing, require
+from shoal.node.defense_options import DefenseOptions, check_defenses
 from shoal.node.log import Level
 from shoal.protocol.errors import UsageError
 
@@ -92,6 +93,8 @@ class RunConfig:
     health: HealthOptions = field(default_factory=HealthOptions)
     life: LifeOptions = field(default_factory=LifeOptions)
     bridge: BridgeOptions = field(default_factory=BridgeOptions)
+    canary: CanaryOptions = field(default_factory=CanaryOptions)
+    defenses: DefenseOptions = field(default_factory=DefenseOptions)
 
 
 def check(config: RunConfig) -> None:
@@ -108,6 +111,8 @@ def check(config: RunConfig) -> None:
     _check_network(config.network, config.health)
     _check_life(config.life)
     check_bridge(config.bridge)
+    check_canary(config.canary)
+    check_defenses(config.defenses)
 
 
 def _check_swarm(source: str) -> None:

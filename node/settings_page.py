@@ -31,10 +31,10 @@ that is not known is an error in every layer, and the message tells the nearest 
 | relative paths | from the folder of the file | from the working directory | from the working directory |
 | left out | a line with `#`, or none | not set, or empty | not given |
 
-Three more variables are no settings: `SHOAL_HOME` names the home (as `--home` does; else it is
-`$XDG_DATA_HOME/shoal`, or `~/.local/share/shoal`), `SHOAL_PASSPHRASE` opens backups of `shoal keys`, and
-`SHOAL_STRICT_SKIPS` belongs to the test suite. What Kubernetes and Docker set for a service named shoal, such as
-`SHOAL_SERVICE_HOST`, is passed over.
+Four more variables are no settings: `SHOAL_HOME` names the home (as `--home` does; else it is
+`$XDG_DATA_HOME/shoal`, or `~/.local/share/shoal`), `SHOAL_PASSPHRASE` opens backups of `shoal keys`, `SHOAL_JUDGE_KEY`
+is the key for a judge on a server, and `SHOAL_STRICT_SKIPS` belongs to the test suite. What Kubernetes and Docker set
+for a service named shoal, such as `SHOAL_SERVICE_HOST`, is passed over.
 
 The rest of this page is made by `python -m shoal.node.settings_page > docs/configuration.md`; a test fails when it is
 stale.

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from cyclopts import App, ArgumentCollection, Group, Parameter
 
 from shoal.node.bridge.options import BridgeOptions
-from shoal.node.config import Learning, Mixing
+from shoal.node.config import CanaryOptions, Learning, Mixing
+from shoal.node.defense_options import DefenseOptions
 from shoal.node.options import HealthOptions, LifeOptions, NetworkOptions
 
 FLAT = Parameter(name="*", negative="", consume_multiple=True)
@@ -39,6 +40,8 @@ def run(
     health: Annotated[HealthOptions, FLAT, Parameter(group=Group("Health", sort_key=5))] = HealthOptions(),
     life: Annotated[LifeOptions, FLAT, Parameter(group=Group("Life", sort_key=6))] = LifeOptions(),
     bridge: Annotated[BridgeOptions, FLAT, Parameter(group=Group("Bridge", sort_key=7))] = BridgeOptions(),
+    canary: Annotated[CanaryOptions, FLAT, Parameter(group=Group("Canary", sort_key=8))] = CanaryOptions(),
+    defenses: Annotated[DefenseOptions, FLAT, Parameter(group=Group("Judge", sort_key=9))] = DefenseOptions(),
 ) -> int:
     """Run this machine's node in a swarm, until it is told to stop.
 
@@ -67,6 +70,8 @@ def run(
         "health": health,
         "life": life,
         "bridge": bridge,
+        "canary": canary,
+        "defenses": defenses,
     }
     from shoal.node.home import Home
     from shoal.node.layers import checked, load

@@ -176,6 +176,19 @@ def test_a_judge_that_always_says_the_same_has_no_say_for_a_while(always: str) -
     assert place.count("distrusted") == 10
 
 
+def test_a_judge_that_cannot_keep_to_one_word_is_not_asked_in_vain() -> None:
+    place = Place(lambda asked: "BEGIN " + FENCE.findall(asked)[0][0])
+    assert [place.opinion(text) for text in "abc"] == [Opinion.UNSURE] * 3
+    assert len(place.asked) == 1
+    assert (place.count("canary_malformed"), place.count("distrusted")) == (1, 3)
+
+
+def test_it_may_be_unsure_of_planted_answers() -> None:
+    place = Place(lambda asked: "UNSURE")
+    assert place.opinion() is Opinion.UNSURE
+    assert (place.count("canary_passed"), place.count("unsure")) == (len(KINDS), 1)
+
+
 def test_it_is_tested_now_and_then_and_what_it_said_before_is_forgotten() -> None:
     place = Place(config=replace(CONFIG, judge_canary_every=3))
     for at in range(3):

@@ -96,7 +96,9 @@ def another(option: Option) -> Any:
     choices = [choice for part in (kind, *get_args(kind)) for choice in get_args(part) if isinstance(choice, str)]
     if choices:
         return next(choice for choice in choices if choice != default)
-    return default + 1 if isinstance(default, int) else default / 2 if isinstance(default, float) else "7"
+    if kind is float or float in get_args(kind):
+        return (default or 0.0) / 2 + 0.25
+    return default + 1 if isinstance(default, int) else "7"
 
 
 def words_for(flag: str, value: Any) -> list[str]:
