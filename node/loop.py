@@ -15,6 +15,7 @@ import torch
 
 from shoal.defenses.mixing import row_factors
 from shoal.node.bridge.hook import NO_LANE, UnsignedLane
+from shoal.node.canary import CanaryWatch
 from shoal.node.compute import Compute
 from shoal.node.config import Mixing
 from shoal.node.draw import LocalPrompts
@@ -114,6 +115,7 @@ class Node:
         self.passes = 0
         self.told: dict[str, int] = {}
         self.lane: UnsignedLane = NO_LANE
+        self.canary: CanaryWatch | None = None  # none for who takes nothing from peers, or has this layer off
 
     async def run(self, until_round: float) -> None:
         """Train until swarm time reaches `until_round` or the pace says stop.
@@ -145,6 +147,7 @@ class Node:
         """Make one pass of the round: from drawing prompts to the update."""
         watch = Stopwatch()
         self.enter(round)
+        alarm = await self.canary.look(round) if self.canary else None
         self.pace.phase = "sampling"
         own = await self.sample(round, watch) if self.habits.samples else []
         if self.habits.shares:
@@ -157,7 +160,9 @@ class Node:
         self.pace.phase = "updating"
         mixed = self.organs.mixer.mix(own, peers)
         report = await self.update(mixed.rows, watch)
-        self.record(RoundResult(round, self.passes, own, peers, mixed, report, watch, self._news()))
+        if self.canary:
+            await self.canary.note(own, mixed, report)
+        self.record(RoundResult(round, self.passes, own, peers, mixed, report, watch, self._news(), alarm))
 
     def enter(self, round: int) -> None:
         """Begin a pass: note the round, let in what was held for it, stop serving what nobody may use any more."""
@@ -212,6 +217,9 @@ class Node:
         if self.habits.samples and not self.start_gate.open:
             self.organs.gatherer.counters.add("mixing", "start_gate")
             return []
+        if self.canary and self.canary.frozen(self.round):
+            return []
+        self.organs.gatherer.screening.assessor.note(own)
         wait = self.habits.wait_seconds
         if self.organs.prompts.manifest.limits.max_age_rounds == 0:
             # Synchronous: everybody chooses from all that the round brought, whoever was first.

@@ -14,6 +14,7 @@ from shoal.node.loop import Node
 from shoal.protocol.errors import UsageError
 
 State = dict[str, Any]
+CANARY = "canary/"  # before the names of the tensors that the canary keeps
 
 
 def random_state(rng: random.Random) -> list[Any]:
@@ -45,6 +46,7 @@ def take(node: Node) -> tuple[dict[str, Tensor], State]:
         "reputation": gatherer.gate.reputation.state(),
         "counters": gatherer.counters.state(),
         "duplicates": gatherer.screening.memory.duplicates.state(),
+        "appraisal": gatherer.screening.assessor.state(),
         "pool": gatherer.pool.state(),
         "served": [list(item) for item in publisher.served],
         "sequence": publisher.sequences.position,
@@ -52,7 +54,11 @@ def take(node: Node) -> tuple[dict[str, Tensor], State]:
     }
     if isinstance(organs.compute, InlineCompute):
         state["speed"] = random_state(organs.compute.rng)
-    return tensors | {"generator": node.generator.get_state()}, state
+    tensors["generator"] = node.generator.get_state()
+    if node.canary:
+        state["canary"] = node.canary.state()
+        tensors |= {f"{CANARY}{name}": tensor for name, tensor in node.canary.tensors().items()}
+    return tensors, state
 
 
 def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
@@ -68,9 +74,13 @@ def restore(node: Node, tensors: dict[str, Tensor], state: State) -> None:
             f"{policy.lineage.hex()[:16]}: give the --model that it was made with"
         )
     node.generator.set_state(tensors["generator"])
-    organs.trainer.load({name: tensor for name, tensor in tensors.items() if name != "generator"}, state["trainer"])
+    own = {name: t for name, t in tensors.items() if name != "generator" and not name.startswith(CANARY)}
+    organs.trainer.load(own, state["trainer"])
     organs.engine.refresh()
     restore_random(node.rng, state["choice"])
+    if node.canary and "canary" in state:  # else the layer was off: its reference is taken now
+        kept = {name.removeprefix(CANARY): tensor for name, tensor in tensors.items() if name.startswith(CANARY)}
+        node.canary.restore(kept, state["canary"])
     organs.gatherer.counters.restore(state["counters"])
     organs.publisher.sequences.resume(state["sequence"])
     node.told = state["position"][2]
@@ -89,6 +99,8 @@ def _restore_in_swarm(node: Node, state: State) -> None:
     gatherer.gate.restore(state["gate"])
     gatherer.gate.reputation.restore(state["reputation"])
     gatherer.screening.memory.duplicates.restore(state["duplicates"])
+    if "appraisal" in state:  # a checkpoint of an earlier version has none
+        gatherer.screening.assessor.restore(state["appraisal"], node.organs.prompts.registry.prompt)
     gatherer.pool.restore(state["pool"])
     publisher.served.clear()
     publisher.served.extend((round, digest, announcement) for round, digest, announcement in state["served"])

@@ -3,16 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shoal.defenses.appraisal import AppraisalMemory
+from shoal.defenses.canary import Canary
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.duplicates import DuplicateMemory
 from shoal.defenses.gate import Gate, GateContext
+from shoal.defenses.invariants import check_invariants
 from shoal.defenses.screen import ScreenContext, ScreenMemory
 from shoal.defenses.verdict import LAYERS
+from shoal.node.appraise import AppraisalContext, Assessor
+from shoal.node.canary import CanaryWatch, Eyes
 from shoal.node.compute import Compute
-from shoal.node.config import Learning, Mixing
+from shoal.node.config import CanaryOptions, Learning, Mixing
 from shoal.node.draw import LocalPrompts
 from shoal.node.events import RoundResult
 from shoal.node.gather import Gatherer, Screening
+from shoal.node.heldout import canary_prompts
 from shoal.node.loop import Habits, Node, Organs
 from shoal.node.mix import Mixer
 from shoal.node.publish import Claims, Publisher
@@ -27,6 +33,7 @@ from shoal.trainer.algorithm import RECIPES, AlgorithmSpec, OptimizerSpec, recip
 from shoal.trainer.engine import Sampling, make_engine
 from shoal.trainer.model import Policy
 from shoal.trainer.step import Trainer
+from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.tasks.registry import TaskRegistry
 from shoal.trainer.verify import Grader
 
@@ -49,12 +56,17 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """What a node does: how it learns, its habits in a round, its defences, and the seed of its random choices."""
+    """What a node does: how it learns, its habits in a round, its defences, and the seed of its random choices.
+
+    `evaluated` held-out prompts are kept for evaluations: the canary leaves them alone.
+    """
 
     learning: Learning
     habits: Habits
     defenses: DefenseConfig
     seed: str
+    canary: CanaryOptions = CanaryOptions()
+    evaluated: int = 0
 
 
 def sampling_of(learning: Learning, registry: TaskRegistry) -> Sampling:
@@ -104,6 +116,7 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     publisher = Publisher(surroundings.identity, surroundings.transport, surroundings.sequences, claims, gate.counters)
     optimizer = OptimizerSpec(lr=learning.lr, dtype=learning.dtype)
     fair = conduct.defenses.on("mixing")
+    trainer = Trainer(policy, algorithm_of(learning, habits.mixing, sampling.max_tokens, fair), optimizer)
     organs = Organs(
         clock=clock,
         lags=lags,
@@ -111,12 +124,38 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
         prompts=prompts,
         engine=make_engine(policy),
         grader=surroundings.grader,
-        trainer=Trainer(policy, algorithm_of(learning, habits.mixing, sampling.max_tokens, fair), optimizer),
+        trainer=trainer,
         mixer=Mixer(habits.mixing, policy, clock, lags, sampling.temperature, fair),
         publisher=publisher,
-        gatherer=_gatherer(surroundings, prompts, gate, policy),
+        gatherer=_gatherer(surroundings, prompts, gate, trainer, habits),
     )
-    return Node(organs, habits, conduct.seed, record)
+    node = Node(organs, habits, conduct.seed, record)
+    node.canary = _canary(organs, conduct, surroundings.registry)
+    return node
+
+
+def _canary(organs: Organs, conduct: Conduct, registry: TaskRegistry) -> CanaryWatch | None:
+    """Return the canary of a node that learns from peers, unless the layer is off."""
+    habits, options, evaluated = conduct.habits, conduct.canary, conduct.evaluated
+    mixes = habits.learns and habits.shares and habits.mixing.external > 0
+    if not mixes or not conduct.defenses.on("canary"):
+        return None
+    counters = organs.gatherer.counters
+
+    def violates(text: str, prompt: Prompt) -> bool:
+        return not check_invariants(text, prompt.text, organs.prompts.invariants(prompt.task)).usable
+
+    eyes = Eyes(
+        prompts=lambda: canary_prompts(registry, options.canary_items, evaluated),
+        engine=organs.engine,
+        grader=organs.grader,
+        sampling=habits.sampling,
+        trainer=organs.trainer,
+        violates=violates,
+    )
+    watch = CanaryWatch(options, Canary(conduct.defenses, counters), eyes, organs.gatherer, organs.compute)
+    watch.seed(conduct.seed)
+    return watch
 
 
 def _claims(manifest: Manifest, policy: Policy, sampling: Sampling) -> Claims:
@@ -141,9 +180,15 @@ def screen_context(prompts: LocalPrompts, policy: Policy, config: DefenseConfig)
     )
 
 
-def _gatherer(surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, policy: Policy) -> Gatherer:
+def _gatherer(
+    surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, trainer: Trainer, habits: Habits
+) -> Gatherer:
     config = gate.context.config
-    context = screen_context(prompts, policy, config)
+    context = screen_context(prompts, trainer.policy, config)
     memory = ScreenMemory(DuplicateMemory(config, gate.counters), gate.reputation, gate.counters)
     regrader = Regrader(prompts.registry, surroundings.grader, gate.counters)
-    return Gatherer(surroundings.transport, gate, Screening(context, memory), regrader, surroundings.compute)
+    temperature, sets = habits.sampling.temperature, habits.mixing.local
+    rules = AppraisalContext(prompts.invariants, temperature, sets, prompts.manifest.limits.max_age_rounds)
+    assessor = Assessor(trainer, rules, AppraisalMemory(config, gate.counters))
+    screening = Screening(context, memory, assessor)
+    return Gatherer(surroundings.transport, gate, screening, regrader, surroundings.compute)
