@@ -79,7 +79,7 @@ class Equivocation(Resealing):
     """Gives one sequence number to two payloads and sends both."""
 
     name = "equivocation"
-    expected = Expected("header", "a sequence number serves once; two payloads under one are a proof against their key")
+    expected = Expected("reputation", "two headers under one number are a proof against their key, which is banned")
 
     def messages(self, sent: Outgoing, rng: Random) -> list[Outgoing]:
         """Sign a second rollout, its completions in another order, under the number of the first."""

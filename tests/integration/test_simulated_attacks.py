@@ -14,6 +14,20 @@ REFUSED_BY = {
     "malformed": "header/",
     "bad-signature": "header/bad_signature",
     "prompt-picking": "provenance/other_prompt",
+    "non-canonical": "schema/not_canonical",
+    "length-lies": "schema/truncated",
+    "bombs": "schema/expanded_too_large",
+    "pickle": "schema/not_zstd",
+    "not-finite": "schema/not_finite",
+    "ids-differ": "text/ids_differ_from_text",
+    "forged-tests": "schema/schema",
+    "malleable": "header/bad_signature",
+    "weak-keys": "admission/",
+    "cross-swarm": "header/wrong_swarm",
+    "equivocation": "reputation/equivocated",
+    "clock-skew": "header/ahead",
+    "false-version": "header/version_fell",
+    "false-accusation": "header/bad_signature",
 }
 """The verdict that must appear in this short run; attacks without one need longer evidence or a later layer."""
 

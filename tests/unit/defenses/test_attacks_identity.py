@@ -16,7 +16,7 @@ from shoal.defenses.pointer import Held, Pointer
 from shoal.defenses.reputation import key_subject, sender_subject
 from shoal.defenses.screen import Screened
 from shoal.protocol import canonical
-from shoal.protocol.envelope import NO_HASH, PROTOCOL_VERSION, Header, Kind, payload_hash, seal
+from shoal.protocol.envelope import NO_HASH, PROTOCOL_VERSION, Header, Kind, payload_hash, seal, verify_announcement
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.identity import FIELD_PRIME, GROUP_ORDER, Identity
 from shoal.protocol.records import GOSSIP, TRANSPORT, PeerRecord, open_record, prove, seal_record
@@ -179,6 +179,36 @@ def test_a_claimed_version_moves_no_bound_of_the_receiver():
     assert reasons(lab, [huge]) == ["header/lag"]
 
 
+# --- two payloads under one number
+
+
+def test_two_payloads_under_one_number_prove_themselves_and_ban_their_key():
+    lab = Laboratory(config=PATIENT)
+    assert ATTACKS["equivocation"].expected.layer == "reputation"
+    attack = armed(lab, "equivocation")
+    assert reasons(lab, attack.messages(honest(lab, 0), Random(0))) == ["", "reputation/equivocated"]
+    assert lab.counters.get("reputation/banned_key") == 1
+    [proof] = lab.gate.equivocations.proofs()
+    assert proof.first.header.sequence == proof.second.header.sequence
+    assert proof.first.header.payload_hash != proof.second.header.payload_hash
+    for one in (proof.first, proof.second):
+        verify_announcement(one)
+    lab.now += 500.0
+    assert reasons(lab, [honest(lab, 0)]) == ["reputation/equivocated"], "and no parole"
+    assert delivered(lab, 1)
+
+
+@pytest.mark.parametrize(("off", "second"), [(["reputation"], "header/replayed_sequence"), (["header"], "")])
+def test_without_the_proof_only_the_number_is_refused_and_without_both_each_half_of_the_swarm_gets_its_own(
+    off: list[str], second: str
+):
+    lab = Laboratory(config=DefenseConfig.without(off))
+    attack = armed(lab, "equivocation")
+    assert reasons(lab, attack.messages(honest(lab, 0), Random(0))) == ["", second]
+    lab.now += 10.0
+    assert delivered(lab, 0)
+
+
 # --- accusations
 
 
@@ -236,18 +266,19 @@ def test_an_honest_neighbour_cannot_be_made_to_pass_on_what_it_is_blamed_for():
 
 
 def test_two_holders_of_one_key_are_one_key_until_it_is_revoked():
-    """Partial: a stolen key is that key. What bounds it is its one share, and what ends it is the founder."""
+    """Partial: a stolen key is that key. Its one share bounds it; a collision of numbers, or the founder, ends it."""
     lab = Laboratory(config=PATIENT)
     thief = Laboratory()  # the same keys, its own count of sequence numbers
     mine, theirs = honest(lab, 0), thief.sealed(0, thief.rollout(("zx cba", "?", "?", "zx cba")))
     assert reasons(lab, [mine]) == [""]
-    assert reasons(lab, [theirs])[0].startswith(("header/", "reputation/")), "the numbers of two holders collide"
-    pointers = []
-    for _ in range(20):
-        for holder in (lab, thief):
-            pointer = lab.gate.admit(honest(holder, 0).announcement, b"n")
-            pointers += [pointer] if isinstance(pointer, Pointer) else []
-    assert len({pointer.operator for pointer in pointers} | {"operator 0"}) == 1, "never more than one operator's share"
+    assert reasons(lab, [theirs]) == ["reputation/equivocated"], "the numbers of two holders collide"
+    later = [lab.gate.admit(honest(holder, 0).announcement, b"n") for _ in range(9) for holder in (lab, thief)]
+    assert not any(isinstance(outcome, Pointer) for outcome in later), "which ends the key, for both of them"
+    apart = Laboratory(config=DefenseConfig.without(["reputation"]))
+    outcomes = [apart.gate.admit(honest(holder, 0).announcement, b"n") for _ in range(9) for holder in (apart, thief)]
+    drawn = [outcome.operator for outcome in outcomes if isinstance(outcome, Pointer)]
+    assert len(drawn) == 18, "a thief who keeps away from the owner's numbers is not told from him"
+    assert set(drawn) == {"operator 0"}, "and never has more than one operator's share"
     revised = msgspec.structs.replace(lab.manifest, revision=1, revoked=[lab.identities[0].key.hex()])
     lab.gate.adopt(revised)
     assert not isinstance(lab.gate.admit(honest(thief, 0).announcement, b"n"), Pointer)
@@ -332,6 +363,26 @@ def test_a_hundred_keys_of_one_operator_weigh_as_one():
 def test_without_operators_or_turns_they_have_nearly_all(off: str):
     lab, pointers = crowd("allow-list", NAMES, DefenseConfig.without([off]))
     assert share(lab, pointers, fair=off != "mixing") > 0.9
+
+
+def test_a_hundred_fresh_keys_of_an_open_swarm_share_one_newcomers_place_until_they_have_waited():
+    """Partial: keys cost nothing there. New ones weigh as one operator, those that waited long enough each as one."""
+    _, pointers = crowd("open", None)
+    assert {pointer.operator for pointer in pointers} == {"newcomers"}, "in the first rounds all are new"
+    lab = Laboratory(HONEST + 100, config=DefenseConfig(newcomer_rounds=3), mode="open")
+    for _ in range(lab.config.newcomer_rounds + 1):
+        admitted = [lab.gate.admit(honest(lab, peer).announcement, b"n") for peer in range(HONEST)]
+        lab.now += 10.0
+    fresh = [lab.gate.admit(honest(lab, HONEST + number).announcement, b"n") for number in range(100)]
+    pointers = [pointer for pointer in (*admitted, *fresh) if isinstance(pointer, Pointer)]
+    assert len(pointers) == HONEST + 100
+    assert len({pointer.operator for pointer in pointers}) == HONEST + 1
+    assert share(lab, pointers, fetches=HONEST + 1) == 1 / (HONEST + 1)
+    for _ in range(lab.config.newcomer_rounds + 1):
+        everyone = [lab.gate.admit(honest(lab, peer).announcement, b"n") for peer in range(HONEST + 100)]
+        lab.now += 10.0
+    pointers = [pointer for pointer in everyone if isinstance(pointer, Pointer)]
+    assert share(lab, pointers) > 0.9, "who waits with a hundred keys has a hundred voices"
 
 
 def test_a_useless_flood_costs_one_operators_turns():
