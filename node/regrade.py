@@ -7,26 +7,29 @@ from shoal.node.sets import PeerCompletion, PeerSet, reward_of
 from shoal.protocol.columns import floats
 from shoal.protocol.wire import FINISH_EOS
 from shoal.trainer.tasks.registry import TaskRegistry
-from shoal.trainer.verify import Grader
+from shoal.trainer.verify import Grader, Score
 
 MOST_KILLED = 2  # verifier runs of one rollout that may end in a kill; what such a peer costs is bounded
 
 
 class Regrader:
-    """Grades what the screen let through."""
+    """Grades what the screen let through. One that does not verify believes what senders claim: an ablation only."""
 
-    def __init__(self, registry: TaskRegistry, grader: Grader, counters: Counters) -> None:
+    def __init__(self, registry: TaskRegistry, grader: Grader, counters: Counters, verifies: bool = True) -> None:
         self.registry = registry
         self.grader = grader
         self.counters = counters
+        self.verifies = verifies
 
     def regrade(self, pointer: Pointer, screened: Screened) -> PeerSet:
         """Return the kept completions of a rollout with local rewards; unscorable ones keep none and are counted."""
         rebuilt, rollout = screened.prompt, screened.rollout
         prompt = self.registry.prompt(rebuilt.task, rebuilt.seed, rebuilt.index)
         kept = screened.kept
-        scores = self.grader.grade([(prompt, rollout.completions[row]) for row in kept], most_killed=MOST_KILLED)
         claimed = floats(rollout.rewards)
+        scores = [Score(claimed[row]) for row in kept]
+        if self.verifies:
+            scores = self.grader.grade([(prompt, rollout.completions[row]) for row in kept], most_killed=MOST_KILLED)
         completions: list[PeerCompletion] = []
         for row, score in zip(kept, scores, strict=True):
             if score.reward is None:

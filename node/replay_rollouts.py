@@ -97,7 +97,8 @@ def replay_peer(bench: Bench, record: RolloutRecord) -> RolloutReplay:
     screened = _verdict(replay.findings, record, bench.screen(pointer, blob))
     if screened is None:
         return replay
-    regraded = Regrader(bench.prompts.registry, bench.grader, Counters()).regrade(pointer, screened)
+    verifies = bench.settings.defenses.on("verifier")
+    regraded = Regrader(bench.prompts.registry, bench.grader, Counters(), verifies).regrade(pointer, screened)
     completions = regraded.completions
     kept = [record.rows[completion.row] for completion in completions]
     rewards = _rewards(replay.findings, kept, [completion.reward for completion in completions])

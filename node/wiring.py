@@ -186,7 +186,7 @@ def _gatherer(
     config = gate.context.config
     context = screen_context(prompts, trainer.policy, config)
     memory = ScreenMemory(DuplicateMemory(config, gate.counters), gate.reputation, gate.counters)
-    regrader = Regrader(prompts.registry, surroundings.grader, gate.counters)
+    regrader = Regrader(prompts.registry, surroundings.grader, gate.counters, config.on("verifier"))
     temperature, sets = habits.sampling.temperature, habits.mixing.local
     rules = AppraisalContext(prompts.invariants, temperature, sets, prompts.manifest.limits.max_age_rounds)
     assessor = Assessor(trainer, rules, AppraisalMemory(config, gate.counters))
