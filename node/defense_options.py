@@ -16,8 +16,8 @@ class DefenseOptions:
     judge: str = NO_JUDGE
     """off; the directory of a model (PATH); or the URL of a server that speaks OpenAI's chat protocol, e.g.
     http://127.0.0.1:8000/v1, with its key in SHOAL_JUDGE_KEY if it wants one. It reads rewarded completions that
-    other defences are in doubt about, and can only lower them. A model much smaller than 14 B parameters is of no use:
-    one that lets planted answers pass is distrusted, and not asked."""
+    other defences are in doubt about, and can only lower them. It is put to the test with planted answers: a model that
+    lets these pass, or cannot keep to one word, is not asked for a while. Small models fail."""
     judge_model: str = ""
     """Name of the model on that server."""
     judge_budget: int = 8
