@@ -175,7 +175,8 @@ def shown_progress(total: int, missing: int, effort: "Effort", *, quiet: bool) -
     from shoal.node.progress import duration
 
     bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), console=console())
-    told = 0
+    told = -1
+    plain = not quiet and not sys.stdout.isatty()
 
     def look(tidings: "Tidings") -> None:
         nonlocal told
@@ -185,9 +186,10 @@ def shown_progress(total: int, missing: int, effort: "Effort", *, quiet: bool) -
         said += f", {len(tidings.failed)} failed" if tidings.failed else ""
         running = sum(tidings.running.values())
         bar.update(task, completed=total - missing + len(tidings.done) + len(tidings.failed) + running, said=said)
-        for cell, seconds in tidings.done[told:]:
-            if not sys.stdout.isatty() and not quiet:
-                console().print(f"{cell.name}: {duration(seconds)}; {said}", soft_wrap=True)
+        if plain and told < 0:
+            console().print(f"{total - missing} of {total} cells are there, {missing} to run", soft_wrap=True)
+        for cell, seconds in tidings.done[max(0, told) :] if plain else ():
+            console().print(f"{cell.name}: {duration(seconds)}; {said}", soft_wrap=True)
         told = len(tidings.done)
 
     task = bar.add_task("red team", total=max(1, total), completed=total - missing, said=f"{total} cells")

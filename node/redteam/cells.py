@@ -8,11 +8,13 @@ from typing import Any, Literal
 from shoal.defenses.attacks import ATTACKS, Attack
 from shoal.defenses.verdict import LAYERS
 from shoal.node.config import Learning, Links, Mixing, RunOptions, SimulateConfig, SwarmOptions
-from shoal.node.wiring import OPTIONAL_LAYERS
 from shoal.protocol.errors import UsageError
 
 Setting = Literal["vertical", "horizontal", "alone", "paper-vertical", "paper-horizontal", "loud"]
 NO_ATTACK = "none"
+HONEST, ATTACKER = "honest", "attacker"  # who sent a row
+# As `node.wiring` has them; that module loads the models' library, and wrong options must be refused at once.
+OPTIONAL_LAYERS = tuple(layer for layer in LAYERS if layer != "schema")
 SHARES = (0, 8, 25, 50)
 NODES = {0: 4, 25: 4, 50: 4, 8: 12}  # 8 % is one node of twelve
 ROUNDS = 100

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from shoal.defenses.attacks import ATTACKS
 from shoal.node.redteam.blocks import NOTHING, Table, in_words, points_of, share, some
-from shoal.node.redteam.cells import NO_ATTACK, expected_layers
+from shoal.node.redteam.cells import ATTACKER, NO_ATTACK, expected_layers
 from shoal.node.redteam.results import Result, Results, by_layer, change, fate
-from shoal.node.redteam.tally import ATTACKER
 from shoal.node.report.intervals import Interval, percent
 
 ACCURACY_NOTE = (

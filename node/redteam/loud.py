@@ -11,7 +11,7 @@ from shoal.defenses.config import DefenseConfig
 from shoal.defenses.mixing import choose, row_factors
 from shoal.defenses.pointer import Pointer
 from shoal.node.pool import Pool
-from shoal.node.wiring import OPTIONAL_LAYERS
+from shoal.node.redteam.cells import OPTIONAL_LAYERS
 
 PEERS = 51
 MESSAGES = 10_000  # of the loud one, against one of each other: by number it would get 99.5 %

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from shoal.defenses.attacks import ATTACKS
 from shoal.node.redteam.cells import (
     NO_ATTACK,
+    OPTIONAL_LAYERS,
     POSITIVE,
     ROUNDS,
     SHARES,
@@ -15,7 +16,6 @@ from shoal.node.redteam.cells import (
     layers_off,
     learnable,
 )
-from shoal.node.wiring import OPTIONAL_LAYERS
 from shoal.protocol.errors import UsageError
 
 SEEDS = (0, 1, 2)

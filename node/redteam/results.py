@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from shoal.node.redteam.cells import NO_ATTACK, Cell
-from shoal.node.redteam.tally import HONEST
+from shoal.node.redteam.cells import HONEST, NO_ATTACK, Cell
 from shoal.node.report.intervals import Interval, wilson
 from shoal.protocol.errors import EnvironmentFault
 

@@ -8,12 +8,12 @@ from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.verdict import Verdict
 from shoal.node.events import DIGITS, Event
+from shoal.node.redteam.cells import ATTACKER, HONEST
 from shoal.node.sets import OwnSet, PeerCompletion, PeerSet
 from shoal.protocol.columns import floats
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.wire import decode_rollout
 
-HONEST, ATTACKER = "honest", "attacker"
 # These layers judge only what the local verifier has rewarded: a row that they refuse was a rewarded one.
 REWARDED_ONLY = ("invariants", "likelihood", "phrases", "judge")
 Key = tuple[str, str, bool, str]

@@ -8,6 +8,7 @@ from shoal.defenses.attacks import ATTACKS
 from shoal.node.config import check
 from shoal.node.plan import attackers_of, make_plan
 from shoal.node.redteam.cells import MIXES, NO_ATTACK, Cell, expected_layers, layers_off, learnable
+from shoal.node.redteam.cells import OPTIONAL_LAYERS as TAKEN
 from shoal.node.wiring import OPTIONAL_LAYERS
 from shoal.protocol.errors import UsageError
 
@@ -38,6 +39,7 @@ def test_nothing_on_is_the_published_recipe_and_full_takes_positive_rows_alone()
 
 
 def test_layers_are_left_out_or_alone() -> None:
+    assert TAKEN == OPTIONAL_LAYERS
     assert layers_off("no-likelihood") == ("likelihood",)
     assert set(layers_off("only-likelihood")) == set(OPTIONAL_LAYERS) - {"likelihood"}
     assert Cell("text", 25, 0, "only-likelihood").config(OUT).mixing.peer_rows == "all"
