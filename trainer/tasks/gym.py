@@ -18,7 +18,7 @@ from typing import Any
 from shoal.protocol.errors import UsageError
 from shoal.trainer.tasks import gym_scorers
 from shoal.trainer.tasks.answers import ask, final_answer, first_answer
-from shoal.trainer.tasks.base import Prompt
+from shoal.trainer.tasks.base import Prompt, TaskInvariants
 
 OWN_KEYS = ("shots", "shot_seed", "instruction", "partial", "max_tokens", "max_chars")
 _UNSTABLE = "its items differ between processes (they follow the order of a set), so that no peer could rebuild them"
@@ -37,6 +37,11 @@ REFUSED = {
 SEEDED_WHEN_MADE = frozenset({"acre", "gsm_symbolic"})
 
 PRINTING = frozenset({"bf"})  # what it compiles, to standard output
+
+# Where a + b = c is honestly not plain arithmetic: columns of a puzzle with carries, cells that wrap at 256, letters
+# that wrap at 26. Sums in other bases and with remainders are read by the bases and moduli that the text names, and
+# hexadecimal and clock literals are left alone, so generators about those keep the check.
+OTHER_ARITHMETIC = frozenset({"bf", "caesar_cipher", "cryptarithm"})
 
 # Some generators seed numpy, which takes 32 bits: seeds and indices are folded so that their sum fits, and the worked
 # examples come from the top of that range, which no drawn prompt reaches.
@@ -82,6 +87,7 @@ class GymTask:
         self.partial: bool = _typed(self.name, config, "partial", False)
         # scorers that parse with sympy or execute code get a fresh process for each completion
         self.isolate = generator in gym_scorers.EVALUATORS
+        self.invariants = TaskInvariants(equations=generator not in OTHER_ARITHMETIC)
         self._settings = config
         self._dataset = self._make(seed=0)
         self._lock = threading.Lock()  # an item is drawn by re-seeding the one object

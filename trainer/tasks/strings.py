@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from string import ascii_lowercase, digits
 
-from shoal.trainer.tasks.base import Prompt
+from shoal.trainer.tasks.base import Prompt, TaskInvariants
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class StringTask:
     inline = True
     max_tokens = 12  # the longest answer (8), its end mark, and room for a word before it
     max_chars = 64
+    invariants = TaskInvariants(imports=frozenset())  # nothing here is solved by a program
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

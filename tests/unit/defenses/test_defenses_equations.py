@@ -1,0 +1,106 @@
+"""Literal equations: honest texts pass, false ones do not, in whatever notation."""
+
+from fractions import Fraction
+
+import arithmetic_texts
+import pytest
+
+from shoal.defenses.arithmetic import Reading, Sum, Unknown, power, written
+from shoal.defenses.equations import equations, first_false
+from shoal.defenses.notation import normal, tokens
+
+
+@pytest.mark.parametrize("text", arithmetic_texts.HONEST)
+def test_honest_texts_pass(text):
+    assert first_false(text, "") is None
+
+
+@pytest.mark.parametrize("text", arithmetic_texts.FALSE)
+def test_false_statements_are_found(text):
+    assert first_false(text, "") is not None
+
+
+def test_false_statements_of_two_numbers_are_found_in_every_notation():
+    statements = list(arithmetic_texts.false_statements(seed=0, rounds=8))
+    missed = [text for text in statements if first_false(text, "") is None]
+    assert len(statements) > 1000
+    assert missed == []
+
+
+def test_honest_texts_pass_together_as_one_text():
+    honest = [text for text in arithmetic_texts.HONEST if "base" not in text and "binary" not in text]
+    assert first_false("\n".join(honest), "") is None
+
+
+def test_a_false_statement_is_found_in_a_long_honest_text():
+    honest = "\n".join(text for text in arithmetic_texts.HONEST[:60] if "mod" not in text)
+    assert first_false(f"{honest}\n2 + 2 = 7\n{honest}", "") == "2+2=7"
+
+
+def test_equations_of_the_prompt_are_quoted_and_not_stated():
+    prompt = "Is 2 + 2 = 5 true?"
+    assert first_false("It says 2+2=5.", prompt) is None
+    assert first_false("It says 2+2=6.", prompt) == "2+2=6"
+    assert first_false("2 + 2 = 50", "Is 2 + 2 = 5 true?") == "2+2=50"
+
+
+def test_bases_and_moduli_of_the_prompt_are_read():
+    assert first_false("1 + 1 = 10", "Add the binary numbers.") is None
+    assert first_false("1 + 1 = 10", "Add the numbers.") == "1+1=10"
+    assert first_false("5 + 4 = 2", "Compute modulo 7.") is None
+
+
+def test_only_what_can_be_recomputed_is_an_equation():
+    found = [(equation.text, equation.holds) for equation in equations("x = 5, 2+2=4, f(2)+1=9, 3-1=1")]
+    assert found == [("2+2=4", True), ("3-1=1", False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "reading", "expected"),
+    [
+        ("1,234.5", Reading(), (Fraction(2469, 2), Fraction(1, 10))),
+        ("1.234,5", Reading(comma="eu"), (Fraction(2469, 2), Fraction(1, 10))),
+        ("1 000", Reading(), (Fraction(1000), Fraction(1))),
+        ("2 1/3", Reading(), (Fraction(7, 3), Fraction(0))),
+        ("1.5e3", Reading(), (Fraction(1500), Fraction(100))),
+        ("101", Reading(base=2), (Fraction(5), Fraction(0))),
+    ],
+)
+def test_written_numbers(text, reading, expected):
+    assert written(text, reading) == expected
+
+
+@pytest.mark.parametrize("text", ["1,2", "1.2.3", "9" * 500, "1e999", "1,2345"])
+def test_numbers_that_are_not_read(text):
+    with pytest.raises(Unknown):
+        written(text, Reading())
+
+
+def test_precedence_is_that_of_arithmetic():
+    def result(text):
+        return Sum(tokens(normal(text)), Reading(), False, False).value().number
+
+    assert result("2+3*4") == 14
+    assert result("2-3-4") == -5
+    assert result("2^3^2") == 512
+    assert result("-3^2") == -9
+    assert result("8/4/2") == 1
+    assert result("7 // 2 * 2 + 7 % 4") == 9
+    assert result("2(3+4)") == 14
+    assert result("50%*4") == 2
+
+
+def test_powers_are_refused_before_they_are_computed():
+    assert power(Fraction(2), Fraction(-3)) == Fraction(1, 8)
+    for base, exponent in ((9, 9**9), (2, 5000), (10**300, 100)):
+        with pytest.raises(Unknown):
+            power(Fraction(base), Fraction(exponent))
+    for exponent in (Fraction(1, 2), Fraction(-1)):
+        with pytest.raises(Unknown):
+            power(Fraction(0), exponent)
+
+
+def test_a_sum_too_long_to_read_from_its_beginning_is_not_judged():
+    assert first_false("1+" * 400 + "1=401", "") is None
+    assert first_false("1+" * 400 + "1=2", "") is None
+    assert first_false("1+" * 40 + "1=2", "") is not None
