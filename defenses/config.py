@@ -82,6 +82,7 @@ class DefenseConfig:
     cut_weight: float = 0.5
     # Nats^2 a token, added to the variance: where the model is certain, one odd token must not be 30 deviations.
     variance_floor: float = 0.1
+    least_tokens: int = 3
     rare_rank: int = 20
     rate_tokens: int = 20_000  # after these the share of rare tokens forgets by halves, as the policy moves
     null_least: int = 64  # below this the fitted tail rests on fewer than four scores, and coarser cells are asked

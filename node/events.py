@@ -21,6 +21,7 @@ Event = dict[str, Any]
 DIGITS = 6  # of a float in an event: more would only blow up the file
 SHOWN_CHARS = 400  # of a prompt or completion in a sample
 BOOKKEEPING = {"late_original", "muted", "claim_differs"}  # counted by a layer, but nothing was refused
+OWN_MODEL = "canary"  # the layer that looks at the own model: what it counts refuses nobody
 SHOWN = 2  # samples of either kind in one report
 
 
@@ -98,7 +99,7 @@ def split_counts(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
         layer, _, reason = name.partition("/")
         if name == "screen/accepted":
             verdicts["accept"] = count
-        elif layer in LAYERS and not _is_bookkeeping(reason):
+        elif layer in LAYERS and layer != OWN_MODEL and not _is_bookkeeping(reason):
             verdicts[name] = count
         else:
             rest[name] = count

@@ -41,7 +41,8 @@ def totals(events: Iterable[Event], key: str) -> Counter[str]:
 def is_refusal(name: str) -> bool:
     """Return True when a counter, named layer/reason, counts what a defence turned away."""
     layer, _, reason = name.partition("/")
-    return layer in LAYERS and not reason.startswith("evicted_") and reason not in NOTED
+    judges = layer in LAYERS and layer != "canary"  # the canary looks at the own model and refuses nobody
+    return judges and not reason.startswith("evicted_") and reason not in NOTED
 
 
 def histogram(events: Iterable[Event], key: str) -> dict[int, int]:
