@@ -157,7 +157,10 @@ def _without_emphasis(found: list[Token]) -> list[Token]:
                 token.text = "mod"
             out.append(token)
             continue
-        if opened or not _between_operands(out[-1] if out else None, token, after):
+        signed = (
+            after is not None and after.text in ("+", "-") and place + 2 < len(found) and not found[place + 2].spaced
+        )
+        if opened or not (_between_operands(out[-1] if out else None, token, after, signed)):
             # a bullet at the beginning of a line opens nothing
             opened = 0 if opened or after is None or after.spaced else _EMPHASIS
             if after is not None:
@@ -176,14 +179,13 @@ def _divides(sign: Token, after: Token) -> bool:
     return operand and (sign.spaced or not after.spaced)
 
 
-def _between_operands(before: Token | None, sign: Token, after: Token | None) -> bool:
+def _between_operands(before: Token | None, sign: Token, after: Token | None, signed: bool) -> bool:
     if before is None or after is None or (sign.fresh and not after.spaced):
         return False
     if before.kind not in (Kind.NUMBER, Kind.CLOSE, Kind.WORD, Kind.OPAQUE) and before.text not in ("!", "%"):
         return False
     if Kind.WORD in (before.kind, after.kind) and sign.spaced != after.spaced:
         return False
-    signed = after.text in ("+", "-") and not after.spaced
     return signed or after.kind in (Kind.NUMBER, Kind.OPEN, Kind.WORD, Kind.FRACTION, Kind.OPAQUE)
 
 
