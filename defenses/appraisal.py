@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.invariants import Invariants, check_invariants
-from shoal.defenses.judge import Judge, Opinion
+from shoal.defenses.judge import Judge, lowered
 from shoal.defenses.likelihood import Case, LikelihoodNull, judge
 from shoal.defenses.suspicion import Suspicion, accounts
 from shoal.defenses.token_scores import TokenEvidence
@@ -142,11 +142,9 @@ def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) ->
 
 def _asked(submission: Submission, row: Earner, found: Verdict, memory: AppraisalMemory, ask: Judge | None) -> Verdict:
     """Ask the judge about a row in doubt: it may set it aside, and nothing else."""
-    if ask is None or found.action is not Action.WEIGH or not memory.config.on("judge"):
+    if ask is None or found.action is not Action.WEIGH:
         return found
-    if ask.opinion(submission.prompt, row.text, found.reason) is Opinion.SUSPECT:
-        return Verdict(Action.QUARANTINE, "judge", "suspect", 0.0)
-    return found
+    return lowered(found, ask.opinion(submission.prompt, row.text, found.reason))
 
 
 _GRAVITY = {Action.ACCEPT: 0, Action.WEIGH: 1, Action.QUARANTINE: 2, Action.REJECT: 3}

@@ -16,7 +16,6 @@ from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.vouched import answer_span, pieces, vouched_tokens
 from shoal.node.sets import OwnSet, PeerCompletion, PeerSet, Scored
-from shoal.protocol.prompts import prompt_hash
 from shoal.trainer.batch import Row
 from shoal.trainer.evidence import RowEvidence
 from shoal.trainer.step import Trainer
@@ -96,6 +95,8 @@ class Assessor:
     def note(self, own: Sequence[OwnSet]) -> None:
         """Take note of this pass's own sets; the next `assess` learns from them before it judges anybody."""
         self._own = list(own) if self.active else []
+        if self.context.judge is not None:
+            self.context.judge.begin_pass()
 
     def assess(self, candidates: Sequence[Candidate], round: int) -> list[Candidate]:
         """Return the candidates with the later layers' verdicts, and what is left of their sets.
@@ -213,11 +214,14 @@ class Assessor:
         kept = [
             [k.round, k.prompt.task, k.prompt.seed, k.prompt.index, k.text, k.finished, k.reward] for k in self._kept
         ]
-        return {"memory": self.memory.state(), "kept": kept}
+        judge = self.context.judge.state() if self.context.judge is not None else None
+        return {"memory": self.memory.state(), "kept": kept, "judge": judge}
 
     def restore(self, state: Mapping[str, Any], prompt: Callable[[str, int, int], Prompt]) -> None:
         """Take over what `state` returned; `prompt` rebuilds a prompt from its name."""
         self.memory.restore(state["memory"])
+        if self.context.judge is not None and state["judge"] is not None:
+            self.context.judge.restore(state["judge"])
         self._kept = deque(
             _Text(round, prompt(task, seed, index), text, finished, reward)
             for round, task, seed, index, text, finished, reward in state["kept"]

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from shoal.defenses.attacks import Attack, Knowledge
 from shoal.defenses.config import DefenseConfig
@@ -12,6 +13,7 @@ from shoal.defenses.vouched import answer_span, vouched_tokens
 from shoal.node.compute import InlineCompute
 from shoal.node.config import Mixing, SimulateConfig
 from shoal.node.events import RoundResult
+from shoal.node.judges import make_judge
 from shoal.node.loop import Habits, Node
 from shoal.node.wiring import Conduct, Surroundings, defenses_without, sampling_of, wire
 from shoal.protocol.identity import Identity
@@ -108,7 +110,8 @@ def assemble(
     )
     habits = _habits(config, role, sampling_of(config.learning, commons.registry))
     defenses = defenses_without(config.swarm.defenses_off)
-    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, config.run.eval_items)
+    judge = partial(make_judge, config.defenses, defenses, rng=random.Random(f"{seed}/judge"))
+    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, config.run.eval_items, judge)
     node = wire(surroundings, conduct, policy, record)
     if role.attack is not None:
         role.attack.know(_knowledge(node, habits, conduct.defenses, config.swarm.rounds))

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from shoal.defenses.reputation import key_subject
 from shoal.node.bridge.assemble import PURPOSE as BRIDGE_PURPOSE
@@ -13,6 +14,7 @@ from shoal.node.compute import ThreadCompute
 from shoal.node.datasets import data_folder, local_specs
 from shoal.node.events import RoundResult
 from shoal.node.home import Home
+from shoal.node.judges import make_judge
 from shoal.node.loop import Habits, Node
 from shoal.node.network import Network
 from shoal.node.options import RunConfig
@@ -249,7 +251,9 @@ def _learner(parts: Parts) -> Learner:
         sequences=SequenceCounter(store.commit_sequence, store.sequence_start()),
     )
     seed = f"{parts.identity.key.hex()}/{config.life.seed}"
-    conduct = Conduct(config.learning, habits, defenses_without(config.life.defenses_off), seed, config.canary)
+    defenses = defenses_without(config.life.defenses_off)
+    judge = partial(make_judge, config.defenses, defenses)
+    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, judge=judge)
     node = wire(surroundings, conduct, policy, _not_recorded)
     if node.canary:
         node.canary.states.folder = home.checkpoints / "good"

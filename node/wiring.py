@@ -9,8 +9,9 @@ from shoal.defenses.config import DefenseConfig
 from shoal.defenses.duplicates import DuplicateMemory
 from shoal.defenses.gate import Gate, GateContext
 from shoal.defenses.invariants import check_invariants
+from shoal.defenses.judge import Judge
 from shoal.defenses.screen import ScreenContext, ScreenMemory
-from shoal.defenses.verdict import LAYERS
+from shoal.defenses.verdict import LAYERS, Counters
 from shoal.node.appraise import AppraisalContext, Assessor
 from shoal.node.canary import CanaryWatch, Eyes
 from shoal.node.compute import Compute
@@ -58,7 +59,8 @@ class Surroundings:
 class Conduct:
     """What a node does: how it learns, its habits in a round, its defences, and the seed of its random choices.
 
-    `evaluated` held-out prompts are kept for evaluations: the canary leaves them alone.
+    `evaluated` held-out prompts are kept for evaluations: the canary leaves them alone. `judge` makes the judge, if
+    there is to be one, with the node's counters.
     """
 
     learning: Learning
@@ -67,6 +69,7 @@ class Conduct:
     seed: str
     canary: CanaryOptions = CanaryOptions()
     evaluated: int = 0
+    judge: Callable[[Counters], Judge | None] = lambda _: None
 
 
 def sampling_of(learning: Learning, registry: TaskRegistry) -> Sampling:
@@ -127,7 +130,7 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
         trainer=trainer,
         mixer=Mixer(habits.mixing, policy, clock, lags, sampling.temperature, fair),
         publisher=publisher,
-        gatherer=_gatherer(surroundings, prompts, gate, trainer, habits),
+        gatherer=_gatherer(surroundings, gate, prompts, _assessor(conduct, gate, prompts, trainer)),
     )
     node = Node(organs, habits, conduct.seed, record)
     node.canary = _canary(organs, conduct, surroundings.registry)
@@ -180,15 +183,22 @@ def screen_context(prompts: LocalPrompts, policy: Policy, config: DefenseConfig)
     )
 
 
-def _gatherer(
-    surroundings: Surroundings, prompts: LocalPrompts, gate: Gate, trainer: Trainer, habits: Habits
-) -> Gatherer:
+def _assessor(conduct: Conduct, gate: Gate, prompts: LocalPrompts, trainer: Trainer) -> Assessor:
+    habits = conduct.habits
+    context = AppraisalContext(
+        rules=prompts.invariants,
+        temperature=habits.sampling.temperature,
+        sets=habits.mixing.local,
+        oldest=prompts.manifest.limits.max_age_rounds,
+        judge=conduct.judge(gate.counters),
+    )
+    return Assessor(trainer, context, AppraisalMemory(conduct.defenses, gate.counters))
+
+
+def _gatherer(surroundings: Surroundings, gate: Gate, prompts: LocalPrompts, assessor: Assessor) -> Gatherer:
     config = gate.context.config
-    context = screen_context(prompts, trainer.policy, config)
+    context = screen_context(prompts, assessor.trainer.policy, config)
     memory = ScreenMemory(DuplicateMemory(config, gate.counters), gate.reputation, gate.counters)
     regrader = Regrader(prompts.registry, surroundings.grader, gate.counters, config.on("verifier"))
-    temperature, sets = habits.sampling.temperature, habits.mixing.local
-    rules = AppraisalContext(prompts.invariants, temperature, sets, prompts.manifest.limits.max_age_rounds)
-    assessor = Assessor(trainer, rules, AppraisalMemory(config, gate.counters))
     screening = Screening(context, memory, assessor)
     return Gatherer(surroundings.transport, gate, screening, regrader, surroundings.compute)
