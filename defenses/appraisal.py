@@ -123,7 +123,7 @@ def _judge(submission: Submission, row: Earner, memory: AppraisalMemory, ask: Ju
     if found.usable and row.evidence is not None and submission.own_lineage:
         memory.null.peer(submission.case, row.evidence)  # whatever likelihood itself says of it
     found = _graver(found, likely)
-    return _asked(submission, row, found, memory, ask)
+    return _asked(submission, row, found, ask)
 
 
 def _invariants(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:
@@ -140,7 +140,7 @@ def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) ->
     return judge(memory.null, submission.case, row.evidence).verdict
 
 
-def _asked(submission: Submission, row: Earner, found: Verdict, memory: AppraisalMemory, ask: Judge | None) -> Verdict:
+def _asked(submission: Submission, row: Earner, found: Verdict, ask: Judge | None) -> Verdict:
     """Ask the judge about a row in doubt: it may set it aside, and nothing else."""
     if ask is None or found.action is not Action.WEIGH:
         return found
