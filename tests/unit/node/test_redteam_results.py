@@ -98,6 +98,9 @@ def test_accuracy_is_compared_on_the_same_nodes_seed_by_seed() -> None:
     assert found.mean == pytest.approx(0.075)
     assert found.error == pytest.approx(0.025)
     assert found.seeds == 2
+    other_way = change(control, attacked)
+    assert other_way is not None
+    assert other_way.mean == pytest.approx(-0.075), "node 3 is in one of them only"
     one = change({0: attacked[0]}, control)
     assert one is not None
     assert one.error is None
