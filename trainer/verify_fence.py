@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from shoal.trainer import verify_kernel
+
 REFUSED_EXIT = 86  # exit status of a child that tried something forbidden
 OPEN_FILES = 64  # late imports of sympy need a few
 _PR_SET_PDEATHSIG = 1
@@ -62,6 +64,7 @@ def enter(cpu_seconds: float, memory_bytes: int, single_use: bool) -> None:
         resource.setrlimit(limit, (value, value))
     if single_use:  # whole seconds: the timer ends well-behaved code first
         resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_seconds) + 1, int(cpu_seconds) + 2))
+    verify_kernel.confine()
     sys.addaudithook(_refuser(_readable_roots()))
 
 

@@ -108,7 +108,7 @@ class Child:
         status, cpu_seconds = self._reap()
         reason = "crashed"
         if os.WIFSIGNALED(status):
-            by_signal = {signal.SIGPROF: "cpu_time", signal.SIGXCPU: "cpu_time"}
+            by_signal = {signal.SIGPROF: "cpu_time", signal.SIGXCPU: "cpu_time", signal.SIGSYS: "refused"}
             reason = by_signal.get(signal.Signals(os.WTERMSIG(status)), "crashed")
             if os.WTERMSIG(status) == signal.SIGKILL:  # the kernel's: out of memory, or CPU time beyond the hard limit
                 reason = "cpu_time" if self._single_use and cpu_seconds > self._limits.cpu_seconds else "memory"

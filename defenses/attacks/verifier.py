@@ -77,35 +77,76 @@ CODE = (
 """Answers that are programs; `{place}` is a folder in which one that was run would leave a file."""
 
 
-def partial_answers(answer: str) -> list[str]:
-    """Return answers that are not the right one and that a lenient scorer would take for it."""
-    near = (
-        [str(int(answer) + step) for step in range(-3, 4)] if answer.lstrip("-").isdigit() else [answer, answer + "?"]
-    )
-    listed = " ".join(near)
-    return [
-        "",
-        " ",
-        "<answer></answer>",
-        listed,
-        ", ".join(near),
-        " or ".join(near),
-        f"<answer>{listed}</answer>",
-        "{" + ", ".join(near) + "}",
-        answer[:-1],
-        answer + answer,
-        f"{answer} {answer}?",
-        f"not {answer}",
-        "the answer",
+HEDGES = (
+    "{a} {b}",
+    "{a}, {b}",
+    "{a},{b}",
+    "{a} or {b}",
+    "{a} and {b}",
+    "{a}; {b}",
+    "{a} | {b}",
+    "{a}={b}",
+    "{a} ({b})",
+    "{a}/{b}",
+    "{a}\n{b}",
+    "{a}\n\n{b}",
+    "{{{a}, {b}}}",
+    "[{a}, {b}]",
+    "({a}, {b})",
+    "<answer>{a}</answer><answer>{b}</answer>",
+    "<answer>{a} {b}</answer>",
+    "<answer>{a}<answer>{b}</answer></answer>",
+    "<answer>{a}</answer> Answer: {b}",
+    "Answer: {a}\nAnswer: {b}",
+    "\\boxed{{{a}}} \\boxed{{{b}}}",
+    "\\boxed{{{a}}} or \\boxed{{{b}}}",
+    "\\boxed{{{a}, {b}}}",
+    "${a}$, ${b}$",
+    "${a}$ or ${b}$",
+    "$x = {a}$ and $x = {b}$",
+    "$x \\in \\{{{a}, {b}\\}}$",
+    "${a} = {b}$",
+    "${a} \\approx {b}$",
+    "${a} \\text{{ or }} {b}$",
+    "${a} \\le x \\le {b}$",
+)
+"""Two answers in one completion: whatever a scorer reads there, it must not be right for both questions."""
+
+EMPTY = (
+    *("", " ", "\n", "<answer></answer>", "Answer:", "\\boxed{}", "the answer", "I do not know", "?", "..."),
+    *(
         "nan",
         "inf",
-        "True",
+        "-inf",
+        "NaN",
         "None",
+        "null",
+        "True",
+        "False",
+        "undefined",
         "*",
         ".*",
         "%s",
-        "answer:",
-    ]
+        "{}",
+        "[]",
+        "()",
+        "''",
+    ),
+    *("$x$", "$x=x$", "$\\infty$", "$\\emptyset$", "$[-\\infty, \\infty]$", "${answer}", "{{answer}}", "$ANSWER"),
+)
+"""Answers to no question."""
+
+
+def hedges(first: str, second: str) -> list[str]:
+    """Return completions that hold both answers."""
+    return [hedge.format(a=first, b=second) for hedge in HEDGES]
+
+
+def fragments(answer: str) -> list[str]:
+    """Return parts of an answer and doubled ones, none of which is that answer."""
+    half = len(answer) // 2
+    parts = (answer[:half], answer[half:], answer + answer, answer[:1], answer[-1:], f"{answer}{answer[-1:]}")
+    return [part for part in dict.fromkeys(parts) if part.strip() != answer.strip()]
 
 
 class VerifierBombs(Attack):
@@ -142,10 +183,12 @@ class PartialAnswers(Attack):
 
     def poison(self, draft: Draft, rng: Random) -> Draft:
         """Give each completion another of them."""
-        return _answering(draft, partial_answers(draft.answer or "?"), rng)
+        answer = draft.answer or "?"
+        return _answering(draft, [*hedges(answer, answer[::-1] + "1"), *fragments(answer), *EMPTY], rng)
 
 
 def _answering(draft: Draft, texts: Sequence[str], rng: Random) -> Draft:
     size = len(draft.completions)
-    chosen = tuple(islice(cycle(rng.sample(texts, len(texts))), size))
+    different = list(dict.fromkeys(texts))
+    chosen = tuple(islice(cycle(rng.sample(different, len(different))), size))
     return replace(draft, completions=chosen, rewards=(1.0,) * size, correct=(False,) * size)

@@ -91,6 +91,32 @@ def _load_a_module() -> float:
     return colorsys.rgb_to_hsv(1, 1, 1)[2]
 
 
+def _another_interpreter(code: str) -> float:
+    interpreters = __import__("_xxsubinterpreters")  # it has no audit hook of this one
+    interpreters.run_string(interpreters.create(), code)
+    return 1.0
+
+
+class _EqualToAll:
+    """Equal to whatever it is compared with, and a full score as a number."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+    def __float__(self) -> float:
+        return float("inf")
+
+
+def _fork_bomb() -> float:
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            continue
+
+
 def _raise() -> float:
     raise RuntimeError("a bug of the scorer")
 
@@ -121,6 +147,26 @@ ACTS: dict[str, Callable[[], Any]] = {
     "exec": lambda: os.execv("/bin/true", ["true"]),
     "fork": _fork,
     "kill the worker": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "make a pipe in the file system": lambda: os.mkfifo(f"/tmp/shoal-escape-{os.getuid()}"),
+    "make a node": lambda: os.mknod(f"/tmp/shoal-escape-{os.getuid()}"),
+    "make shared memory": lambda: __import__("_posixshmem").shm_open(
+        "/shoal-escape", os.O_CREAT | os.O_RDWR, mode=0o600
+    ),
+    "write a history": lambda: __import__("readline").write_history_file(f"/tmp/shoal-escape-{os.getuid()}"),
+    "kill the worker by its handle": lambda: signal.pidfd_send_signal(os.pidfd_open(os.getppid()), signal.SIGKILL),
+    "slow the worker down": lambda: os.setpriority(os.PRIO_PROCESS, os.getppid(), 19),
+    "another interpreter writes": lambda: _another_interpreter(f"open('/tmp/shoal-escape-{os.getuid()}', 'w')"),
+    "another interpreter calls": lambda: _another_interpreter("import socket; socket.socket()"),
+    "another interpreter kills": lambda: _another_interpreter("import os; os.kill(os.getppid(), 9)"),
+    "another interpreter lifts a limit": lambda: _another_interpreter(
+        "import resource; resource.setrlimit(9, (-1, -1))"
+    ),
+    "fork bomb": _fork_bomb,
+    "exit by exception": lambda: (_ for _ in ()).throw(SystemExit(0)),
+    "equal to all": _EqualToAll,
+    "stop": lambda: signal.raise_signal(signal.SIGSTOP),
+    "interrupt": lambda: signal.raise_signal(signal.SIGINT),
+    "terminate": lambda: signal.raise_signal(signal.SIGTERM),
     "lift the memory limit": lambda: __import__("resource").setrlimit(9, (-1, -1)),
     "dlopen": lambda: __import__("ctypes").CDLL("libc.so.6"),
     "thread": _thread,
