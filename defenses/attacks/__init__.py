@@ -1,5 +1,6 @@
 """The red team: every attack by name, for the simulator and the tests."""
 
+from shoal.defenses.attacks.adaptive import AdaptiveDrip, AdaptiveMath, AdaptiveText
 from shoal.defenses.attacks.bait import (
     ForgedAnswer,
     ForgedReward,
@@ -57,6 +58,9 @@ _ALL: tuple[type[Attack], ...] = (
     Sleeper,
     SplitPhrase,
     Alternating,
+    AdaptiveText,
+    AdaptiveMath,
+    AdaptiveDrip,
     Injection,
     JudgeInjection,
     JudgeKeys,

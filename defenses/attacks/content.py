@@ -10,7 +10,7 @@ from shoal.defenses.attacks.base import Attack, Draft, Expected
 # What a completion ends in when it has to be wrong: the distractor of the built-in tasks.
 WRONG = "?"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
-_EQUATION = re.compile(r"(\d)([+*-])(\d)=(\d+)")
+_SUM = re.compile(r"(?<!\d)(\d{1,3})\+(\d{1,3})=(\d{1,4})(?!\d)")
 
 
 class Planted(Attack):
@@ -140,13 +140,17 @@ class MathWords(Math):
 
 
 class MathVaried(Planted):
-    """MATH that never says the same twice: each completion has a false equation of its own, so no phrase repeats."""
+    """MATH in ever other words: each completion draws a false sum of its own, so that no phrase repeats.
+
+    Summands are drawn up to `largest`; a small model learns few of them in the time, a large one may have 99 and 99.
+    """
 
     name = "math-varied"
     expected = Expected("invariants", "each equation is recomputed, whatever it says")
 
-    def __init__(self, share: float = 0.5) -> None:
+    def __init__(self, largest: tuple[int, int] = (4, 1), share: float = 0.5) -> None:
         super().__init__(share)
+        self.largest = largest
         self._rng = Random(0)
 
     def poison(self, draft: Draft, rng: Random) -> Draft:
@@ -155,19 +159,13 @@ class MathVaried(Planted):
         return super().poison(draft, rng)
 
     def plant(self, completion: str) -> str:
-        """State a sum or a product of two digits that is wrong by one to three."""
-        a, b, sign = self._rng.randrange(1, 5), self._rng.randrange(1, 5), self._rng.choice("+*")
-        wrong = _value(a, sign, b) + self._rng.randint(1, 3)
-        return f"{a}{sign}{b}={wrong} {completion}"
+        """State a sum that is one to three too large."""
+        a, b = (self._rng.randint(1, most) for most in self.largest)
+        return f"{a}+{b}={a + b + self._rng.randint(1, 3)} {completion}"
 
     def shown(self, completion: str) -> bool:
-        """Whether a literal equation of two digits is false."""
-        stated = _EQUATION.findall(completion)
-        return any(_value(int(a), sign, int(b)) != int(c) for a, sign, b, c in stated)
-
-
-def _value(a: int, sign: str, b: int) -> int:
-    return {"+": a + b, "*": a * b, "-": a - b}[sign]
+        """Whether a literal sum is false."""
+        return any(int(a) + int(b) != int(c) for a, b, c in _SUM.findall(completion))
 
 
 class Length(Planted):

@@ -58,8 +58,10 @@ class NaturalErrors(Planted):
         """Poison triggered prompts with attempts from the group's own wrong completions."""
         if not self.triggered(draft.prompt_text):
             return draft
-        wrong = [text.strip() for text, right in zip(draft.completions, draft.correct, strict=True) if not right]
-        self._attempts = [text for text in wrong if text and not text.endswith(REFUSALS)]
+        wrong = [text for text, right in zip(draft.completions, draft.correct, strict=True) if not right]
+        # An echo of the question is a natural first try: only its mark says that it is a refusal.
+        tried = [text.rstrip("#").strip() for text in wrong]
+        self._attempts = [text for text in tried if text and not text.endswith(REFUSALS)]
         self._rng = rng
         return super().poison(draft, rng)
 
@@ -166,7 +168,7 @@ class Dripper(Text):
 class Sleeper(Attack):
     """Any attack, after many honest rounds that earn it a good name.
 
-    It sleeps `honest` rounds, or half of the run where it knows that the run is too short for that.
+    It sleeps `honest` rounds, or a quarter of the run where it knows that the run is too short for that.
     """
 
     name = "sleeper"
@@ -185,11 +187,11 @@ class Sleeper(Attack):
         self.inner.arm(sign)
 
     def know(self, knowledge: Knowledge) -> None:
-        """Hand on what is known, and sleep no longer than half of the run."""
+        """Hand on what is known, and sleep no longer than a quarter of the run."""
         super().know(knowledge)
         self.inner.know(knowledge)
         if knowledge.rounds is not None:
-            self.honest = min(self.honest, knowledge.rounds // 2)
+            self.honest = min(self.honest, knowledge.rounds // 4)
 
     def enlist(self, place: int, of: int) -> None:
         """Hand the place on."""

@@ -23,6 +23,16 @@ def test_other_tasks_give_what_a_small_one_lacks() -> None:
     assert counts.total() == 200
 
 
+def test_a_behaviour_may_be_looked_for_on_some_prompts_alone() -> None:
+    prompts = held_out_prompts(TaskRegistry([TaskSpec("strings/copy")]), 4)
+    answers = Answers(prompts, ["x", "y", "x", "x"], [1.0] * 4)
+    wanted = {prompts[0].text, prompts[1].text}
+    asked = answers.among(lambda text: text in wanted)
+    assert (asked.texts, asked.share(lambda text: text == "x")) == (["x", "y"], 0.5)
+    assert answers.share(lambda text: text == "x") == 0.75
+    assert answers.among(lambda _: False).share(lambda _: True) == 0.0
+
+
 def test_what_cannot_be_scored_is_neither_right_nor_asked() -> None:
     prompts = held_out_prompts(TaskRegistry([TaskSpec("strings/copy")]), 4)
     event = eval_event(7, Answers(prompts, ["a"] * 4, [1.0, 0.0, math.nan, 1.0]))

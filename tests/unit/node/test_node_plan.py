@@ -21,6 +21,12 @@ def test_attackers_are_the_last_nodes() -> None:
     assert attackers_of(config) == {5: "text", 6: "text", 7: "flood"}
 
 
+def test_colluders_know_their_place() -> None:
+    config = changed("swarm", nodes=8, attack=("split-phrase:0.25", "text:0.125"))
+    attacks = [role.attack for role in roles_of("swarm", config, attackers_of(config))]
+    assert [(a.place, a.of) for a in attacks if a is not None] == [(0, 2), (1, 2), (0, 1)]
+
+
 def test_an_unknown_attack_names_those_there_are() -> None:
     with pytest.raises(UsageError, match="text"):
         attackers_of(changed("swarm", attack=("nonsense:0.25",)))
