@@ -29,7 +29,19 @@ from shoal.protocol.manifest import SwarmLimits
 from shoal.protocol.staleness import Freshness, freshness
 
 SMALL = DefenseConfig(  # so small that a script of a few steps fills every place
-    seen=4, senders=2, quota_entries=4, held=2, held_per_key=1, subjects=2, members=2, prompts=2, pairs=2
+    seen=4,
+    senders=2,
+    quota_entries=4,
+    held=2,
+    held_per_key=1,
+    subjects=2,
+    members=2,
+    prompts=2,
+    pairs=2,
+    witnessed=4,
+    proofs=2,
+    first_sights=2,
+    newcomer_rounds=1,
 )
 LIMITS = SwarmLimits(rollouts_per_key_per_round=4, max_age_rounds=2, shared_slots=8)
 COUNTER = re.compile(r"[a-z]+/[a-z0-9_]{1,64}")
@@ -140,6 +152,9 @@ class Scene:
             "keys": (len(state["keys"]), config.quota_entries),
             "held": (len(state["held"]), config.held),
             "members": (len(state["admissions"]), config.members),
+            "witnessed": (len(state["equivocations"]["witnessed"]), config.witnessed),
+            "proofs": (len(state["equivocations"]["proofs"]), config.proofs),
+            "sights": (len(state["newcomers"]), config.first_sights),
             "subjects": (len(self.lab.gate.reputation.state()["records"]), 2 * config.subjects),
             "prompts": (len(self.lab.duplicates.state()["prompts"]), config.prompts),
             "counters": (len(self.lab.counters.state()), MOST_COUNTERS),

@@ -400,7 +400,7 @@ def test_a_useless_flood_costs_one_operators_turns():
     assert loud.count(useless) >= 3
 
 
-def test_behind_malicious_neighbours_one_gets_only_what_they_let_through_and_nothing_that_they_forge():
+def test_behind_malicious_neighbours_nothing_honest_and_nothing_forged_comes_in():
     """Partial: an eclipse starves its victim of honest peers. What it still takes is admitted and signed, and waits."""
     lab = Laboratory(6, ["ada", "bob", "eve", "eve", "eve", "eve"], PATIENT)
     kept_back = [honest(lab, peer) for peer in (0, 1)]

@@ -11,7 +11,12 @@ import pytest
 from shoal.trainer.verify_kernel import confine
 
 KERNEL = platform.system() == "Linux" and platform.machine() == "x86_64"
-RUN = "import os, signal, socket, sys\nfrom shoal.trainer.verify_kernel import confine\nassert confine() or {other}\n{act}"
+RUN = """
+import os, signal, socket, sys
+from shoal.trainer.verify_kernel import confine
+assert confine() or {other}
+{act}
+"""
 REFUSED = [
     "socket.socket()",
     "os.fork()",
