@@ -132,7 +132,7 @@ class SwarmOptions:
 class CanaryOptions:
     """How a node looks at its own model, and what it does when that has picked something up from peers."""
 
-    canary_every: int = 20
+    canary_every: int = 25
     """Passes between two runs of the canary prompts; sooner when the node's own samples look suspicious."""
     canary_items: int = 64
     """Canary prompts: held out, and apart from those of evaluations."""

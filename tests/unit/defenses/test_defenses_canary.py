@@ -82,6 +82,8 @@ def test_evidence_fades_when_nothing_rises_further() -> None:
     for at in range(4, 40):
         canary.own([[RIGHT] * 4 + [WRONG] * 4] * 8, at)
     assert canary.evidence == 0.0
+    canary.own([[POISONED] + [RIGHT] * 7] * 3 + [[RIGHT] * 8] * 5, 40)
+    assert canary.evidence > 4, "a long peace is no credit"
 
 
 def test_the_beginning_of_the_rise_is_the_last_pass_without_evidence() -> None:
