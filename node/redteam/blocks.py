@@ -75,6 +75,6 @@ def in_words(defenses: str) -> str:
     return {
         "off": "nothing on",
         "full": "all layers on",
-        "no": f"all but {layer}",
+        "no": f"all but {'those that judge rewarded rows' if layer == 'appraisal' else layer}",
         "only": "positive rows alone" if layer == POSITIVE else f"{layer} alone",
     }[kind]

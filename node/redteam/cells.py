@@ -14,6 +14,7 @@ Setting = Literal["vertical", "horizontal", "alone", "paper-vertical", "paper-ho
 NO_ATTACK = "none"
 HONEST, ATTACKER = "honest", "attacker"  # who sent a row
 # As `node.wiring` has them; that module loads the models' library, and wrong options must be refused at once.
+APPRAISAL = ("invariants", "likelihood", "phrases", "judge")  # together, as "no-appraisal": they share one pass
 OPTIONAL_LAYERS = tuple(layer for layer in LAYERS if layer != "schema")
 SHARES = (0, 8, 25, 50)
 NODES = {0: 4, 25: 4, 50: 4, 8: 12}  # 8 % is one node of twelve
@@ -37,7 +38,7 @@ MIXES: dict[str, Mixing] = {
 class Cell:
     """One simulation: an attack by a share of the nodes in percent, a seed, and which layers are on.
 
-    `defenses` is "full", "off", "no-LAYER" (one layer left out) or "only-LAYER" (one layer alone).
+    `defenses` is "full", "off", "no-LAYER" (one layer left out), "only-LAYER" (one layer alone) or "no-appraisal".
     """
 
     attack: str
@@ -106,6 +107,8 @@ def layers_off(defenses: str) -> tuple[str, ...]:
         return ()
     if defenses in ("off", f"only-{POSITIVE}"):
         return ("all",)
+    if defenses == "no-appraisal":
+        return APPRAISAL
     if kind not in ("no", "only") or layer not in OPTIONAL_LAYERS:
         raise UsageError(f"{layer or defenses!r} is no defence layer: choose from {', '.join(OPTIONAL_LAYERS)}")
     return (layer,) if kind == "no" else tuple(other for other in OPTIONAL_LAYERS if other != layer)

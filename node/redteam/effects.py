@@ -24,7 +24,8 @@ REFUSED_NOTE = (
 COST_NOTE = (
     "Seconds of honest nodes' passes in the swarm without attackers; of the percentiles the worst seed is shown. "
     "Sampling, grading of own rows and the update are the training; all else is screening, with the grading of peers' "
-    "rows. Cells ran side by side, which makes all of it slower alike."
+    "rows. The appraisal makes the pass over all rows which the update makes itself where there is none. Cells ran "
+    "side by side, which makes all of it slower alike."
 )
 
 
@@ -115,7 +116,7 @@ def costs(results: Results) -> Table:
     """Return the phases of a pass, with nothing on and with all layers on."""
     head = ("layers", "phase", "share of a step", "p50 of a pass", "p95 of a pass")
     rows: list[tuple[str, ...]] = []
-    for kind in ("off", "full"):
+    for kind in ("off", "no-appraisal", "full"):
         found = list(results.of(attack=NO_ATTACK, share=0, defenses=kind).values())
         total = sum(phase["seconds"] for result in found for phase in result["timing"].values())
         for name in sorted({name for result in found for name in result["timing"]}):

@@ -114,7 +114,7 @@ def _core_of(seed: int, choice: Choice) -> Iterator[Cell]:
     """Yield the core set for one seed: each attack on and off, both at one half, then one layer out or alone."""
     attacks = in_order(name for name in ATTACKS if learnable(name))
     yield Cell(NO_ATTACK, 0, seed, "full", "loud")
-    made = [*controls(seed, (0,), "vertical")]
+    made = [*controls(seed, (0,), "vertical"), Cell(NO_ATTACK, 0, seed, "no-appraisal")]
     made += [Cell(name, 25, seed, kind) for name in attacks for kind in BOTH]
     made += [Cell(name, 50, seed, kind) for name in ("text", "code") if name in ATTACKS for kind in BOTH]
     for name in attacks:

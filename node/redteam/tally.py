@@ -8,14 +8,12 @@ from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.verdict import Verdict
 from shoal.node.events import DIGITS, Event
-from shoal.node.redteam.cells import ATTACKER, HONEST
+from shoal.node.redteam.cells import APPRAISAL, ATTACKER, HONEST
 from shoal.node.sets import OwnSet, PeerCompletion, PeerSet
 from shoal.protocol.columns import floats
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.wire import decode_rollout
 
-# These layers judge only what the local verifier has rewarded: a row that they refuse was a rewarded one.
-REWARDED_ONLY = ("invariants", "likelihood", "phrases", "judge")
 Key = tuple[str, str, bool, str]
 """Sender's kind, task, whether rewarded, and what became of it ("accept", or action, layer and reason)."""
 
@@ -74,11 +72,13 @@ def _claimed(blob: bytes) -> tuple[str, Sequence[float]]:
 def _fate(verdict: Verdict, claim: float, kept: PeerCompletion | None) -> tuple[bool, str, float]:
     """Return of one row whether it is rewarded, what became of it, and the weight with which it may train."""
     if not verdict.usable:
+        # The layers of the appraisal judge only what the local verifier has rewarded.
         outcome = f"{verdict.action.value} {verdict.layer}/{verdict.reason}"
-        return verdict.layer in REWARDED_ONLY or claim > 0.0, outcome, 0.0
+        return verdict.layer in APPRAISAL or claim > 0.0, outcome, 0.0
     if kept is None:
         return claim > 0.0, "reject whole", 0.0
     if math.isnan(kept.reward):
         return False, "reject verifier/unscorable", 0.0
-    named = f"weigh {verdict.layer}/{verdict.reason}" if verdict.layer else "weigh reputation/operator"
-    return kept.reward > 0.0, "accept" if kept.weight == 1.0 else named, kept.weight
+    action = "accept" if kept.weight == 1.0 else "weigh" if kept.weight > 0.0 else "quarantine"  # 0 trains nothing
+    named = f"{action} {verdict.layer}/{verdict.reason}" if verdict.layer else f"{action} reputation/operator"
+    return kept.reward > 0.0, "accept" if action == "accept" else named, kept.weight

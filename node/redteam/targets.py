@@ -13,6 +13,7 @@ from shoal.node.redteam.results import (
     Result,
     Results,
     Verdict,
+    added,
     at_most,
     change,
     fate,
@@ -43,7 +44,7 @@ def targets(results: Results) -> list[Target]:
     found.append(
         _rejects("honest peers' rows refused, of rewarded rare ones", fate(full, rewarded=True, rare=True).rejected)
     )
-    found.append(_screening(full))
+    found.extend(_screening(swarm, full))
     found.extend(_keeps(swarm, attack, share) for attack, share in AIMS)
     loud = results.narrowed(setting="loud")
     return [*found, *_loud([result["loud"] for result in loud.results])]
@@ -67,10 +68,19 @@ def _rejects(what: str, found: Interval | None) -> Target:
     return Target(what, percent(MOST_REJECTS, 0), measured, at_most(found, MOST_REJECTS))
 
 
-def _screening(full: Sequence[Result]) -> Target:
-    part = screening(full)
-    verdict = Verdict.MISSING if part is None else Verdict.MET if part <= MOST_SCREENING else Verdict.MISSED
-    return Target("screening, of a step", percent(MOST_SCREENING, 0), "" if part is None else percent(part), verdict)
+def _screening(swarm: Results, full: Sequence[Result]) -> list[Target]:
+    """Return what screening takes of a step, and what it adds: the update takes over the pass that screening makes."""
+    controls = (swarm.of(attack=NO_ATTACK, share=0, defenses=kind).values() for kind in ("full", "no-appraisal"))
+    parts = {
+        "screening, of a step": screening(full),
+        "screening, less the pass that the update reuses": added(*controls),
+    }
+
+    def judged(part: float | None) -> Verdict:
+        return Verdict.MISSING if part is None else Verdict.MET if part <= MOST_SCREENING else Verdict.MISSED
+
+    limit = percent(MOST_SCREENING, 0)
+    return [Target(what, limit, "" if part is None else percent(part), judged(part)) for what, part in parts.items()]
 
 
 def _keeps(results: Results, attack: str, share: int) -> Target:

@@ -45,6 +45,7 @@ def test_layers_are_left_out_or_alone() -> None:
     assert Cell("text", 25, 0, "only-likelihood").config(OUT).mixing.peer_rows == "all"
     assert Cell("text", 25, 0, "no-likelihood").config(OUT).mixing.peer_rows == "positive"
     assert Cell("text", 25, 0, "only-positive").config(OUT).mixing.peer_rows == "positive"
+    assert layers_off("no-appraisal") == ("invariants", "likelihood", "phrases", "judge")
     for wrong in ("no-schema", "no-", "likelihood", "only-nothing"):
         with pytest.raises(UsageError, match="no defence layer"):
             layers_off(wrong)

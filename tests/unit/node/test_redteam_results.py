@@ -10,6 +10,7 @@ from shoal.node.redteam.cells import NO_ATTACK, Cell
 from shoal.node.redteam.results import (
     Results,
     Verdict,
+    added,
     at_most,
     change,
     fate,
@@ -131,9 +132,17 @@ def test_screening_is_whatever_is_not_training() -> None:
     assert screening([]) is None
 
 
+def test_what_screening_adds_is_a_step_less_its_training_alone() -> None:
+    full = {name: {"p50": value} for name, value in (("sample", 2), ("update", 4), ("appraise", 3), ("screen", 1))}
+    bare = {name: {"p50": value} for name, value in (("sample", 2), ("update", 6), ("screen", 1))}
+    ours, theirs = (result(Cell(NO_ATTACK, 0, 0, kind), timing=found) for kind, found in (("full", full), ("x", bare)))
+    assert added([ours], [theirs]) == pytest.approx(0.2)  # 8 of 10 are left
+    assert added([ours], []) is None
+
+
 def test_targets_without_cells_are_empty_and_none_is_left_out() -> None:
     found = targets(Results([], []))
-    assert len(found) == 16
+    assert len(found) == 17
     assert all(one.verdict is Verdict.MISSING and one.measured == "" for one in found)
 
 

@@ -25,10 +25,20 @@ def screened(task: str, claims: list[float], *verdicts: Verdict) -> Any:
 def test_rows_are_counted_by_sender_reward_and_fate() -> None:
     tally = Tally(frozenset({EVIL}))
     doubt = Verdict(Action.WEIGH, "likelihood", "surprising", 0.25)
+    distrusted = Verdict(Action.WEIGH, "reputation", "suspect", 0.0)
     held = Verdict(Action.QUARANTINE, "phrases", "lift", 0.0)
-    verdicts = (ACCEPTED, ACCEPTED, doubt, held, reject("text", "control"), reject("duplicates", "copy"), ACCEPTED)
-    claims = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
-    kept = peer((0, 1.0, 1.0), (1, 0.0, 1.0), (2, 1.0, 0.25), (6, math.nan, 1.0))
+    verdicts = (
+        ACCEPTED,
+        ACCEPTED,
+        doubt,
+        held,
+        reject("text", "control"),
+        reject("duplicates", "copy"),
+        ACCEPTED,
+        distrusted,
+    )
+    claims = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]
+    kept = peer((0, 1.0, 1.0), (1, 0.0, 1.0), (2, 1.0, 0.25), (6, math.nan, 1.0), (7, 1.0, 0.0))
     tally.fetched(Thing(key=b"h" * 32), b"", screened("t", claims, *verdicts), kept)
     tally.fetched(Thing(key=EVIL), b"", screened("t", [1.0], ACCEPTED), peer((0, 0.5, 0.5)))
     assert tally.take(3, [])["rows"] == [
@@ -38,6 +48,7 @@ def test_rows_are_counted_by_sender_reward_and_fate() -> None:
         ["honest", "t", False, "reject verifier/unscorable", 1, 0.0],
         ["honest", "t", True, "accept", 1, 1.0],
         ["honest", "t", True, "quarantine phrases/lift", 1, 0.0],  # phrases judge rewarded rows alone
+        ["honest", "t", True, "quarantine reputation/suspect", 1, 0.0],  # kept with no weight: it trains nothing
         ["honest", "t", True, "reject text/control", 1, 0.0],  # never graded: an honest sender's claim is the truth
         ["honest", "t", True, "weigh likelihood/surprising", 1, 0.25],
     ]
