@@ -96,6 +96,16 @@ class DefenseConfig:
     judge_cache: int = 1024
     judge_canary_every: int = 16
     judge_distrust: int = 50  # passes: a model does not become better, but a server may get another one
+    # Phrases. Nats: of a hundred thousand runs in a window chance flags one in about ten windows.
+    phrase_evidence: float = 14.0
+    phrase_lift: float = 3.0  # times as frequent: what peers learn a little earlier than this node stays below
+    phrase_prompts: int = 3  # fewer may share a topic
+    phrase_longest: int = 8
+    phrase_bits: int = 18  # own counts: 3 x 2^18 counters of two bytes
+    phrase_runs: int = 1 << 17
+    phrase_flags: int = 1 << 14
+    phrase_window: int = 512  # own documents after which half is forgotten
+    phrase_peer_window: int = 1 << 15
 
     def __post_init__(self) -> None:
         unknown = sorted(self.disabled - set(LAYERS))

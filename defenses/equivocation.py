@@ -38,26 +38,26 @@ class Proof:
 class Equivocations:
     """Keeps the announcements that are fresh, compares each new one with them, and bans who contradicts itself.
 
-    What is handed in was verified: a forged header proves nothing. Bounded by key: a key that signs much makes room
+    What is handed in was verified: a forged header proves nothing. Bounded by operator: one that signs much makes room
     with its own announcements, so nobody flushes what is known of another. Bans survive restarts through the state.
     """
 
     def __init__(self, config: DefenseConfig, counters: Counters) -> None:
         self._counters = counters
-        self._witnessed: GroupedMap[bytes, tuple[bytes, int], Announcement] = GroupedMap(
-            config.witnessed, config.witnessed_per_key, partial(counters.add, "reputation", "evicted_witness")
+        self._witnessed: GroupedMap[str, tuple[bytes, int], Announcement] = GroupedMap(
+            config.witnessed, config.witnessed, partial(counters.add, "reputation", "evicted_witness")
         )
         self._proofs: BoundedMap[bytes, Proof] = BoundedMap(
             config.proofs, partial(counters.add, "reputation", "evicted_proof")
         )
 
-    def witness(self, announcement: Announcement) -> bool:
+    def witness(self, announcement: Announcement, operator: str) -> bool:
         """Keep a verified announcement of this swarm; True when it contradicts an earlier one, which bans its key."""
         header = announcement.header
         name = (header.key, header.sequence)
         earlier = self._witnessed.get(name)
         if earlier is None:
-            self._witnessed.put(header.key, name, announcement)
+            self._witnessed.put(operator, name, announcement)
             return False
         if earlier.header == header:
             return False
@@ -81,13 +81,13 @@ class Equivocations:
     def state(self) -> dict[str, Any]:
         """Return everything remembered as plain lists."""
         return {
-            "witnessed": [announcement.encode() for _, _, announcement in self._witnessed.items()],
+            "witnessed": [[operator, announcement.encode()] for operator, _, announcement in self._witnessed.items()],
             "proofs": [[proof.first.encode(), proof.second.encode()] for proof in self.proofs()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        kept = [Announcement.decode(bytes(data)) for data in state["witnessed"]]
-        self._witnessed.replace((a.header.key, (a.header.key, a.header.sequence), a) for a in kept)
+        kept = [(str(operator), Announcement.decode(bytes(data))) for operator, data in state["witnessed"]]
+        self._witnessed.replace((operator, (a.header.key, a.header.sequence), a) for operator, a in kept)
         pairs = [Proof(*(Announcement.decode(bytes(data)) for data in pair)) for pair in state["proofs"]]
         self._proofs.replace((proof.key, proof) for proof in pairs)

@@ -217,7 +217,8 @@ class Gate:
         """Compare with what the key signed before. Without the header layer nothing is verified, and nothing proved."""
         if not (self._on("header") and self._on("reputation")):
             return None
-        return reject("reputation", "equivocated") if self.equivocations.witness(announcement) else None
+        operator = self.operator_of(announcement.header.key) or ""
+        return reject("reputation", "equivocated") if self.equivocations.witness(announcement, operator) else None
 
     def _hold(self, header: Header, digest: bytes, data: bytes, sender: bytes) -> Held | Verdict | None:
         """Keep what is of the coming round. It is verified already: nobody fills another key's places."""
