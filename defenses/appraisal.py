@@ -15,6 +15,7 @@ from shoal.defenses.config import DefenseConfig
 from shoal.defenses.invariants import Invariants, check_invariants
 from shoal.defenses.judge import Judge, lowered
 from shoal.defenses.likelihood import Case, LikelihoodNull, judge
+from shoal.defenses.phrases import PhraseMemory
 from shoal.defenses.suspicion import Suspicion, accounts
 from shoal.defenses.token_scores import TokenEvidence
 from shoal.defenses.verdict import ACCEPTED, Action, Counters, Verdict, reject
@@ -67,10 +68,12 @@ class AppraisalMemory:
 
     config: DefenseConfig
     counters: Counters
+    phrases: PhraseMemory = field(init=False)
     null: LikelihoodNull = field(init=False)
     suspicion: Suspicion = field(init=False)
 
     def __post_init__(self) -> None:
+        self.phrases = PhraseMemory(self.config, self.counters)
         self.null = LikelihoodNull(self.config, self.counters)
         self.suspicion = Suspicion(self.config, self.counters)
 
@@ -85,7 +88,7 @@ class AppraisalMemory:
                 getattr(self, name).restore(state[name])
 
 
-_PARTS = ("null", "suspicion")
+_PARTS = ("phrases", "null", "suspicion")
 
 
 def appraise(
@@ -93,6 +96,9 @@ def appraise(
 ) -> list[Verdict]:
     """Return one verdict for each row, in order; every refusal is counted, and the operator's evidence is noted."""
     config = memory.config
+    if config.on("phrases"):
+        for row in rows:
+            memory.phrases.peer(submission.operator, submission.prompt_hash, row.pieces)
     verdicts = [_judge(submission, row, memory, ask) for row in rows]
     bad = sum(not verdict.usable for verdict in verdicts)
     if 2 * bad > len(rows):
@@ -106,7 +112,8 @@ def appraise(
         verdicts = [_weighed(verdict, trust) for verdict in verdicts]
     for verdict in verdicts:
         if verdict.action is not Action.ACCEPT:
-            memory.counters.add(verdict.layer, f"{verdict.reason}_row")
+            kind = "weighed" if verdict.usable else "row"
+            memory.counters.add(verdict.layer, f"{verdict.reason}_{kind}")
     return verdicts
 
 
@@ -116,7 +123,7 @@ def _judge(submission: Submission, row: Earner, memory: AppraisalMemory, ask: Ju
     if not found.usable:
         return found
     likely = _likelihood(submission, row, memory)
-    phrase = ACCEPTED
+    phrase = memory.phrases.judge(row.pieces) if memory.config.on("phrases") else ACCEPTED
     if not likely.usable and not phrase.usable:
         return reject("likelihood", f"{likely.reason}_and_{phrase.reason}")
     found = _graver(found, phrase)

@@ -16,6 +16,7 @@ from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.vouched import answer_span, pieces, vouched_tokens
 from shoal.node.sets import OwnSet, PeerCompletion, PeerSet, Scored
+from shoal.protocol.prompts import prompt_hash
 from shoal.trainer.batch import Row
 from shoal.trainer.evidence import RowEvidence
 from shoal.trainer.step import Trainer
@@ -171,11 +172,12 @@ class Assessor:
         return needed
 
     def _keep(self, fresh: Sequence[_Text], round: int) -> None:
-        """Keep some own completions for later rounds, and let go of those that are older than a peer's may be."""
+        """Keep some own completions that earned something for later rounds, and let go of what is too old."""
         while self._kept and self._kept[0].round < round - self.context.oldest:
             self._kept.popleft()
         begun = sum(kept.round == round for kept in self._kept)
-        self._kept.extend(_spread(fresh, KEPT_ROWS - begun))
+        earned = [text for text in fresh if text.reward > 0.0]  # as all that is judged
+        self._kept.extend(_spread(earned, KEPT_ROWS - begun))
 
     def _learn(self, known: Sequence[_Reading], round: int) -> None:
         """Take note of own completions: what this node says itself, how long, and how likely it finds that."""
@@ -183,8 +185,8 @@ class Assessor:
         for reading in known:
             text = reading.text
             if text.round == round:
-                pass
-            if reading.evidence is not None:
+                memory.phrases.own(prompt_hash(text.prompt.text), reading.pieces)
+            if reading.evidence is not None and text.reward > 0.0:
                 memory.null.own(text.prompt.task, round - text.round, reading.evidence)
 
     def _read(self, texts: Sequence[_Text]) -> list[_Reading]:

@@ -20,8 +20,9 @@ from shoal.trainer.tasks.base import Prompt
 Event = dict[str, Any]
 DIGITS = 6  # of a float in an event: more would only blow up the file
 SHOWN_CHARS = 400  # of a prompt or completion in a sample
-BOOKKEEPING = {"late_original", "muted", "claim_differs"}  # counted by a layer, but nothing was refused
-OWN_MODEL = "canary"  # the layer that looks at the own model: what it counts refuses nobody
+# Counted by a layer, but nothing was refused.
+BOOKKEEPING = {"late_original", "muted", "claim_differs", "no_null", "flagged", "refused_operator", "start_gate"}
+OWN_MODELS = ("canary", "judge")  # what these count is about a model of one's own; but for rows, it refuses nobody
 SHOWN = 2  # samples of either kind in one report
 
 
@@ -99,16 +100,18 @@ def split_counts(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
         layer, _, reason = name.partition("/")
         if name == "screen/accepted":
             verdicts["accept"] = count
-        elif layer in LAYERS and layer != OWN_MODEL and not _is_bookkeeping(reason):
+        elif layer in LAYERS and not _is_bookkeeping(layer, reason):
             verdicts[name] = count
         else:
             rest[name] = count
     return {"verdicts": verdicts, "counts": rest}
 
 
-def _is_bookkeeping(reason: str) -> bool:
+def _is_bookkeeping(layer: str, reason: str) -> bool:
     """Return True for counts that refuse nothing anew: notes, evictions, and what grew too old while it was kept."""
-    return reason in BOOKKEEPING or reason.startswith("evicted") or reason.endswith(("_pooled", "_held"))
+    if layer in OWN_MODELS:
+        return not reason.endswith("_row")
+    return reason in BOOKKEEPING or reason.startswith("evicted") or reason.endswith(("_pooled", "_held", "_weighed"))
 
 
 def histogram(values: Iterable[int]) -> dict[str, int]:
