@@ -228,6 +228,7 @@ class Daemon:
         while True:
             round = self.parts.clock.round()
             self.parts.transport.set_round(max(0, round))
+            self.parts.prefixes.look()
             manifest = self.parts.revisions.current(round)
             if manifest.revision != self.parts.manifest.revision:
                 self.parts.adopt(manifest)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from shoal.defenses.reputation import key_subject
@@ -18,6 +18,7 @@ from shoal.node.judges import make_judge
 from shoal.node.loop import Habits, Node
 from shoal.node.network import Network
 from shoal.node.options import RunConfig
+from shoal.node.prefixes import Prefixes
 from shoal.node.store.blobs import BlobStore
 from shoal.node.store.ledger import Store
 from shoal.node.store.recorder import Recorder
@@ -98,6 +99,10 @@ class Parts:
     transport: Network
     learner: Learner | None
     standing: str = ""  # why peers refuse what this node shares; "" when it is admitted
+    prefixes: Prefixes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prefixes = Prefixes(self.transport.known)
 
     @property
     def mode(self) -> Mode:
@@ -141,7 +146,7 @@ class Parts:
         if self.learner:
             gate = self.learner.node.organs.gatherer.gate
             totals = self.learner.store.peer_totals(peer.key)
-            operator = gate.admissions.operator_of(peer.key, self.clock.round())
+            operator = gate.operator_of(peer.key)
             shown |= {
                 "operator": operator or "",
                 "same_model": record.lineage == self.learner.node.organs.trainer.policy.lineage
@@ -249,6 +254,7 @@ def _learner(parts: Parts) -> Learner:
         clock=parts.clock,
         compute=compute,
         sequences=SequenceCounter(store.commit_sequence, store.sequence_start()),
+        prefix_of=parts.prefixes,
     )
     seed = f"{parts.identity.key.hex()}/{config.life.seed}"
     defenses = defenses_without(config.life.defenses_off)

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from shoal.defenses.pointer import Pointer
 from shoal.defenses.verdict import Counters
+
+N = TypeVar("N", str, bytes)
 
 CAPACITY = 4096  # about 2 MB of pointers; a swarm of 64 nodes that share 8 rollouts each fills it in 8 rounds
 
@@ -28,11 +30,12 @@ class Pool:
         return len(self._pointers)
 
     def add(self, pointer: Pointer) -> None:
-        """Add a pointer; when the pool is full, the oldest one of the operator that holds most gives way."""
+        """Add a pointer; when the pool is full, the oldest one of the operator's that holds most gives way: of the
+        key of it that holds most, since newcomers of open swarms are many under one name."""
         if len(self._pointers) >= self.capacity:
-            held = Counter(held.operator for held in self._pointers.values())
-            loudest = max(sorted(held), key=lambda operator: held[operator])
-            oldest = next(arrival for arrival, held in self._pointers.items() if held.operator == loudest)
+            operator = _loudest(held.operator for held in self._pointers.values())
+            key = _loudest(held.key for held in self._pointers.values() if held.operator == operator)
+            oldest = next(a for a, held in self._pointers.items() if (held.operator, held.key) == (operator, key))
             del self._pointers[oldest]
             self.counters.add("pool", "evicted_full")
         self._pointers[pointer.arrival] = pointer
@@ -83,3 +86,9 @@ class Pool:
         """Take over what `state` returned."""
         pointers = [Pointer.from_state(item) for item in state]
         self._pointers = {pointer.arrival: pointer for pointer in pointers}
+
+
+def _loudest(names: Iterable[N]) -> N:
+    """The name that comes most often; of several, the least."""
+    held = Counter(names)
+    return max(sorted(held), key=lambda name: held[name])

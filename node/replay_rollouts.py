@@ -90,8 +90,9 @@ def replay_peer(bench: Bench, record: RolloutRecord) -> RolloutReplay:
     if opened is None:
         return replay
     announcement, blob = opened
-    operator = bench.manifest.operator_of(record.key)  # None for one whose invite was remembered
-    if operator is not None and bench.settings.defenses.on("admission"):
+    # None for one whose invite was remembered; that of an unlisted key follows from when and where it was seen
+    operator = bench.manifest.operator_of(record.key)
+    if operator not in (None, record.key.hex()) and bench.settings.defenses.on("admission"):
         replay.findings.compare("operator", record.operator, operator)
     pointer = Pointer(announcement, record.operator, record.received_round or 0, record.arrival or 0)
     screened = _verdict(replay.findings, record, bench.screen(pointer, blob))

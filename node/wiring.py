@@ -10,6 +10,7 @@ from shoal.defenses.duplicates import DuplicateMemory
 from shoal.defenses.gate import Gate, GateContext
 from shoal.defenses.invariants import check_invariants
 from shoal.defenses.judge import Judge
+from shoal.defenses.newcomers import PrefixOf, no_prefix
 from shoal.defenses.screen import ScreenContext, ScreenMemory
 from shoal.defenses.verdict import LAYERS, Counters
 from shoal.node.appraise import AppraisalContext, Assessor
@@ -43,7 +44,10 @@ OPTIONAL_LAYERS = tuple(layer for layer in LAYERS if layer != "schema")  # witho
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a node stands in: who it is, its swarm, its tasks and graders, network, time, and where heavy work runs."""
+    """What a node stands in: who it is, its swarm, its tasks and graders, network, time, and where heavy work runs.
+
+    `prefix_of` tells where on the network a key lives, as far as that means anything.
+    """
 
     identity: Identity
     manifest: Manifest
@@ -53,6 +57,7 @@ class Surroundings:
     clock: Clock
     compute: Compute
     sequences: SequenceCounter
+    prefix_of: PrefixOf = no_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     clock, sampling = surroundings.clock, habits.sampling
     lags = LagClock(max(LAG_MEMORY, manifest.limits.max_age_rounds + 2))  # a revision may raise the bound
     prompts = LocalPrompts(manifest, surroundings.registry)
-    context = GateContext(manifest, surroundings.identity.key, config=conduct.defenses)
+    key, prefix_of = surroundings.identity.key, surroundings.prefix_of
+    context = GateContext(manifest, key, config=conduct.defenses, prefix_of=prefix_of)
     gate = Gate(context, clock, lambda round: lags.lag(round, policy.version))
     claims = _claims(manifest, policy, sampling)
     publisher = Publisher(surroundings.identity, surroundings.transport, surroundings.sequences, claims, gate.counters)

@@ -64,6 +64,7 @@ class PeerView(NamedTuple):
     connected: bool
     last_seen: float
     addresses: tuple[str, ...]
+    seen_at: tuple[str, ...] = ()  # remote addresses of the connections that are open now
 
 
 class Reachability(NamedTuple):

@@ -241,6 +241,7 @@ class Libp2pTransport:
                 connected=peer.failures < DOWN and (peer.transport_id in here or peer.gossip_id in gossip),
                 last_seen=peer.heard,
                 addresses=peer.record.addresses,
+                seen_at=here.get(peer.transport_id, ()),
             )
             for peer in self._known.all()
         ]

@@ -22,6 +22,17 @@ def test_when_full_the_loudest_operator_loses_its_oldest() -> None:
     assert pool.counters.get("pool/evicted_full") == 3
 
 
+def test_of_an_operator_with_many_keys_the_loudest_key_loses() -> None:
+    pool = Pool(Counters(), capacity=6)
+    for item in [*(pointer(1, n, "newcomers") for n in range(2)), pointer(3, 0, "known")]:
+        pool.add(item)
+    for sequence in range(50):
+        pool.add(pointer(2, sequence, "newcomers"))
+    held = Counter((item.operator, item.key) for item in pool.where(lambda _: True))
+    assert sorted(held.values()) == [1, 2, 3]
+    assert held["newcomers", pointer(1).key] == 2
+
+
 def test_a_thousand_rounds_leave_no_more_than_the_capacity() -> None:
     pool = Pool(Counters(), capacity=64)
     one = pointer(1)
