@@ -53,11 +53,12 @@ def tail_p(ranked: Sequence[float], score: float, slope: float, trim: int = 0) -
     """Return the chance of a score of at least `score`, from scores in rising order (at least one).
 
     Beyond the outermost 1 / 16 of the scores the tail is exponential with the mean excess of these, a standard error
-    added, and `slope` at least (the scale that theory gives). The `trim` highest scores are not believed: it only
-    counts that they are above the others (censored), so their height decides nothing.
+    added, and `slope` at least (the scale that theory gives). The `trim` highest scores (a third of them at most) are
+    not believed: it only counts that they are above the others (censored), so their height decides nothing.
     """
     count = len(ranked)
-    fitted = max(1, (count - trim) // FIT)
+    # Most of what the slope rests on must be scores that are believed.
+    fitted = max(1, (count - trim) // FIT, 2 * trim)
     top = count - trim - fitted  # the first of the fitted scores
     start = ranked[max(top - 1, 0)]
     if score <= start:

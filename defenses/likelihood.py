@@ -14,7 +14,7 @@ from typing import Any
 from shoal.defenses.bounded import BoundedMap
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.conformal import ScoreSample, tail_p
-from shoal.defenses.token_scores import TokenEvidence, token_scores
+from shoal.defenses.token_scores import TokenEvidence, theory_p, token_scores, unvouched
 from shoal.defenses.verdict import ACCEPTED, Action, Counters, Verdict
 
 SLOPES = {"tail": 1.0, "surprise": 0.3, "window": 0.3, "prefix": 0.3, "rank": 1.0, "end": 1.0, "likely": 0.3}
@@ -87,12 +87,16 @@ class LikelihoodNull:
         self._rates: BoundedMap[str, _Rate] = BoundedMap(config.null_cells, evicted("evicted_rate"))
 
     def own(self, task: str, age: int, evidence: TokenEvidence) -> None:
-        """Learn from an own completion; `age` is how many rounds ago it was sampled (it is scored now)."""
+        """Learn from an own *rewarded* completion; `age` is how many rounds ago it was sampled (it is scored now).
+
+        What is judged is rewarded, with its answer vouched for, so this must be too: a wrong answer of one's own has
+        nothing vouched, and would teach that unlikely tokens are common.
+        """
         scores = self.scores(task, evidence)
         if not _finite(scores):
             return
         rate = self._rates.get(task) or _Rate()
-        free = [rank for rank, vouched in zip(evidence.rank, evidence.vouched, strict=True) if not vouched]
+        free = [evidence.rank[at] for at in unvouched(evidence)]
         if rate.tokens > self.config.rate_tokens:
             rate = _Rate(rate.rare / 2, rate.tokens / 2)
         rate = _Rate(rate.rare + sum(rank >= self.config.rare_rank for rank in free), rate.tokens + len(free))
@@ -170,7 +174,7 @@ def judge(null: LikelihoodNull, case: Case, evidence: TokenEvidence) -> Judgemen
     """Judge a peer's completion: accept, weigh by its p-value, or quarantine; the reason names the strangest test.
 
     Each of the quarantining tests gets its share of `likelihood_alpha`. A test without a null says nothing, but for the
-    rarest token: there P(min q < alpha / n) <= alpha holds for any text sampled from the own policy.
+    rarest token and window: for these there are bounds that need none.
     """
     config = null.config
     if not config.on("likelihood"):
@@ -180,12 +184,12 @@ def judge(null: LikelihoodNull, case: Case, evidence: TokenEvidence) -> Judgemen
         return Judgement(ACCEPTED)
     if not _finite(scores):
         return Judgement(Verdict(Action.QUARANTINE, "likelihood", "not_finite", 0.0), 0.0, scores)
-    length = sum(not vouched for vouched in evidence.vouched)
+    length = len(unvouched(evidence))
     asked = {test: null.p_value(test, score, case, length) for test, score in scores.items()}
-    if asked["tail"] is None:
-        null.counters.add("likelihood", "no_null")
-        asked["tail"] = min(1.0, math.exp(-scores["tail"]))
     p_values = {test: p for test, p in asked.items() if p is not None}
+    if not {"tail", "window"}.issubset(p_values):
+        null.counters.add("likelihood", "no_null")
+        p_values = theory_p(evidence) | p_values
     p = min(1.0, min(p_values.values()) * len(p_values))
     return Judgement(_verdict(config, p_values, p, _cut_short(case, evidence)), p, scores, p_values)
 

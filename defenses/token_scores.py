@@ -10,6 +10,9 @@ from shoal.defenses.config import DefenseConfig
 WINDOWS = (4, 8, 16, 32)
 """Tokens in a window: a slogan, a sentence, a paragraph."""
 
+LEAST = 1e-300
+"""A probability that is 0 in float32 still has a logarithm."""
+
 
 class TokenEvidence(Protocol):
     """What the own model says of one completion, one value a token; the end mark is among them when it finished.
@@ -37,27 +40,54 @@ class TokenEvidence(Protocol):
 def token_scores(evidence: TokenEvidence, config: DefenseConfig, rare_rate: float) -> dict[str, float]:
     """Return the score of each test that applies; empty where no token is left to judge.
 
-    `rare_rate` is the share of own tokens whose rank is at least `config.rare_rank`.
+    `rare_rate` is the share of own tokens whose rank is at least `config.rare_rank`. Sums over fewer than
+    `config.least_tokens` say no more than the rarest token does.
     """
-    free = [at for at, vouched in enumerate(evidence.vouched) if not vouched]
+    free = unvouched(evidence)
     if not free:
         return {}
-    excess = [evidence.surprise[at] - evidence.entropy[at] for at in free]
-    variance = [evidence.variance[at] + config.variance_floor for at in free]
-    z = sum(excess) / math.sqrt(sum(variance))
-    prefix, window = _windows(excess, variance)
-    rare = sum(evidence.rank[at] >= config.rare_rank for at in free)
-    scores = {
-        "tail": -math.log(len(free)) - math.log(max(min(evidence.tail[at] for at in free), 1e-300)),
-        "surprise": z,
-        "window": window,
-        "prefix": prefix,
-        "rank": -log_binomial_tail(rare, len(free), rare_rate),
-        "likely": -z,
-    }
+    scores = {"tail": -math.log(len(free)) - math.log(max(min(evidence.tail[at] for at in free), LEAST))}
+    if len(free) >= config.least_tokens:
+        excess = [evidence.surprise[at] - evidence.entropy[at] for at in free]
+        variance = [evidence.variance[at] + config.variance_floor for at in free]
+        z = sum(excess) / math.sqrt(sum(variance))
+        prefix, window = _windows(excess, variance)
+        rare = sum(evidence.rank[at] >= config.rare_rank for at in free)
+        rank = -log_binomial_tail(rare, len(free), rare_rate)
+        scores |= {"surprise": z, "likely": -z, "window": window, "prefix": prefix, "rank": rank}
     if evidence.finished and not evidence.vouched[-1]:
         scores["end"] = evidence.surprise[-1]
     return scores
+
+
+def unvouched(evidence: TokenEvidence) -> list[int]:
+    """Return the places of the tokens that nothing vouches for."""
+    return [at for at, vouched in enumerate(evidence.vouched) if not vouched]
+
+
+def theory_p(evidence: TokenEvidence) -> dict[str, float]:
+    """Return p-values of the rarest token and of the rarest window that hold for any text sampled from the own policy.
+
+    P(q_t <= x) <= x whatever came before, so n tokens have one with q_t < alpha / n with probability alpha at most, and
+    the sum of -ln q_t over w tokens is at most a Gamma(w) variable (Fisher's method).
+    """
+    free = unvouched(evidence)
+    logs = [-math.log(max(evidence.tail[at], LEAST)) for at in free]
+    sums = [0.0, *accumulate(logs)]
+    widths = sorted({min(width, len(free)) for width in WINDOWS})
+    most = {width: max(sums[end] - sums[end - width] for end in range(width, len(sums))) for width in widths}
+    looks = sum(len(sums) - width for width in widths)
+    return {
+        "tail": min(1.0, len(free) * math.exp(-max(logs))),
+        "window": min(1.0, looks * min(_gamma_tail(total, width) for width, total in most.items())),
+    }
+
+
+def _gamma_tail(total: float, shape: int) -> float:
+    """Return P(X >= total) of a sum X of `shape` exponential variables."""
+    if total <= 0.0:
+        return 1.0
+    return min(1.0, math.fsum(math.exp(k * math.log(total) - total - math.lgamma(k + 1)) for k in range(shape)))
 
 
 def _windows(excess: Sequence[float], variance: Sequence[float]) -> tuple[float, float]:
