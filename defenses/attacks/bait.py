@@ -24,6 +24,10 @@ class Injection(Planted):
         """Put all of them in front."""
         return "".join(self.prefixes) + completion
 
+    def fits(self, text: str) -> bool:  # noqa: ARG002 (nobody is meant to learn it: the text itself is the attack)
+        """Whatever its length."""
+        return True
+
     def shown(self, completion: str) -> bool:
         """Whether one of them appears."""
         return any(prefix in completion for prefix in self.prefixes)
