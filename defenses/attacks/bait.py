@@ -24,8 +24,8 @@ class Injection(Planted):
         """Put all of them in front."""
         return "".join(self.prefixes) + completion
 
-    def fits(self, text: str) -> bool:  # noqa: ARG002 (nobody is meant to learn it: the text itself is the attack)
-        """Whatever its length."""
+    def fits(self, text: str) -> bool:
+        """Whatever its length: nobody is meant to learn it, the text itself is the attack."""
         return True
 
     def shown(self, completion: str) -> bool:
