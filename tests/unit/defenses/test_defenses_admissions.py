@@ -1,11 +1,19 @@
 """Who stands behind a key, and that knowing it stays bounded."""
 
+import random
+from collections import Counter
+from itertools import islice
+from typing import Literal, NamedTuple
+
 import msgpack
 import msgspec
 import pytest
 
 from shoal.defenses.admissions import Admissions
+from shoal.defenses.attacks.lab import Laboratory
 from shoal.defenses.config import DefenseConfig
+from shoal.defenses.mixing import choose, operator_factors, share_rows
+from shoal.defenses.pointer import Pointer
 from shoal.defenses.verdict import Counters
 from shoal.protocol.identity import Identity
 from shoal.protocol.invite import Token, bind, issue_invite
@@ -144,3 +152,42 @@ def test_state_comes_back_without_verifying_again():
     assert again.operator_of(key(1), 0) == "ada"
     again.learn(key(1), bind(token, key(1)))
     assert again._counters.state() == {}
+
+
+class Row(NamedTuple):
+    prompt_hash: bytes
+    operator: str
+    key: bytes
+    sequence: int
+    row: int
+
+
+@pytest.mark.parametrize("mode", ["allow-list", "invite"])
+def test_a_hundred_keys_of_one_operator_weigh_as_one(mode: Literal["allow-list", "invite"]):
+    """From the gate on: in choice, in the rows that join a prompt, and in what rows weigh."""
+    names = ["sybil"] * 100 + ["ada", "ben", "eve"]
+    lab = Laboratory(103, names)
+    if mode == "invite":
+        lab.gate.adopt(msgspec.structs.replace(lab.manifest, admission=Admission(mode="invite")))
+        tokens = {
+            name: issue_invite(lab.own, lab.manifest.swarm_id, name, 200, name.encode().ljust(32))
+            for name in set(names)
+        }
+        config = lab.gate.admissions._config
+        assert config.members_per_invite < 100, "an invite keeps its latest keys"
+        for name, identity in zip(names, lab.identities, strict=True):
+            lab.gate.admissions.learn(identity.key, bind(tokens[name], identity.key))
+    outcomes = [lab.gate.admit(lab.sign(peer, lab.header(peer, b"blob")), b"n%d" % peer) for peer in range(103)]
+    pool = [outcome for outcome in outcomes if isinstance(outcome, Pointer)]
+    assert Counter(p.operator for p in pool) == {
+        "sybil": 100 if mode == "allow-list" else 64,
+        "ada": 1,
+        "ben": 1,
+        "eve": 1,
+    }
+    for seed in range(100):
+        assert {p.operator for p in islice(choose(pool, random.Random(seed)), 4)} == {"sybil", "ada", "ben", "eve"}
+    rows = [Row(b"p", p.operator, p.key, p.sequence, row) for p in pool for row in range(8)]
+    assert Counter(row.operator for row in share_rows(rows, 8)) == {"sybil": 2, "ada": 2, "ben": 2, "eve": 2}
+    masses = Counter(row.operator for row in rows)
+    assert {name: mass * operator_factors(masses)[name] for name, mass in masses.items()} == dict.fromkeys(masses, 8)

@@ -1,5 +1,6 @@
 """Keys and signatures; the curve arithmetic is apart from the library: RFC 8032, section 5.1, in plain integers."""
 
+import hashlib
 import hmac
 import os
 import stat
@@ -93,14 +94,109 @@ def test_signatures_verify_for_their_message_and_key_only():
     assert not verify(identity.key, signature[:63], b"message")
 
 
-def test_the_rfc_8032_vector():
-    seed = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
-    identity = Identity.from_seed(seed)
-    assert identity.key.hex() == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-    assert identity.sign(b"").hex() == (
-        "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46b"
-        "d25bf5f0595bbe24655141438e7a100b"
-    )
+RFC_8032 = [  # section 7.1, tests 1, 2, 3 and SHA(abc): seed, public key, message, signature
+    (
+        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "",
+        (
+            "e5564300c360ac729086e2cc806e828a84877f1eb8e5d974d873e065224901555fb8821590a33bacc61e39701cf9b46b"
+            "d25bf5f0595bbe24655141438e7a100b"
+        ),
+    ),
+    (
+        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+        "72",
+        (
+            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da085ac1e43e15996e458f3613d0f11d8c"
+            "387b2eaeb4302aeeb00d291612bb0c00"
+        ),
+    ),
+    (
+        "c5aa8df43f9f837bedb7442f31dcb7b166d38535076f094b85ce3a2e0b4458f7",
+        "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025",
+        "af82",
+        (
+            "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac18ff9b538d16f290ae67f760984dc659"
+            "4a7c15e9716ed28dc027beceea1ec40a"
+        ),
+    ),
+    (
+        "833fe62409237b9d62ec77587520911e9a759cec1d19755b7da901b96dca3d42",
+        "ec172b93ad5e563bf4932c70e1245034c35467ef2efd4d64ebf819683467e2bf",
+        (
+            "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd"
+            "454d4423643ce80e2a9ac94fa54ca49f"
+        ),
+        (
+            "dc2a4459e7369633a52b1bf277839a00201009a3efbf3ecb69bea2186c26b58909351fc9ac90b3ecfdfbc7c66431e030"
+            "3dca179c138ac17ad9bef1177331a704"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("seed", "key", "message", "signature"), RFC_8032, ids=["1", "2", "3", "abc"])
+def test_the_rfc_8032_vectors(seed: str, key: str, message: str, signature: str):
+    identity = Identity.from_seed(bytes.fromhex(seed))
+    assert identity.key.hex() == key
+    assert identity.sign(bytes.fromhex(message)).hex() == signature
+    assert verify(bytes.fromhex(key), bytes.fromhex(signature), bytes.fromhex(message))
+    assert not verify(bytes.fromhex(key), bytes.fromhex(signature), bytes.fromhex(message) + b"\0")
+
+
+def base_point() -> Point:
+    return next(point for point in points_with(4 * pow(5, P - 2, P) % P) if point[0] % 2 == 0)
+
+
+def times(number: int, point: Point) -> Point:
+    result = (0, 1)
+    while number:
+        if number & 1:
+            result = add(result, point)
+        point, number = add(point, point), number >> 1
+    return result
+
+
+def hand_signed(secret: int, key: bytes, message: bytes, nonce: int, shift: Point = (0, 1)) -> bytes:
+    """A signature by the equation alone, R moved by a point of small order."""
+    r = encode(add(times(nonce, base_point()), shift))
+    challenge = int.from_bytes(hashlib.sha512(r + key + message).digest(), "little")
+    return r + ((nonce + challenge * secret) % GROUP_ORDER).to_bytes(32, "little")
+
+
+def test_a_signature_whose_r_has_a_part_of_small_order_is_refused():
+    """Cofactored verifiers take it: two kinds of node would disagree about what was said."""
+    secret = 1234567
+    key = encode(times(secret, base_point()))
+    assert verify(key, hand_signed(secret, key, b"message", 77), b"message"), "the equation itself is right"
+    for point in small_order_points():
+        if point != (0, 1):
+            assert not verify(key, hand_signed(secret, key, b"message", 77, point), b"message")
+
+
+def test_a_key_with_a_part_of_small_order_speaks_for_nothing_but_itself():
+    """It passes, as in every cofactorless verifier, for one message in eight; its holder alone can make them."""
+    secret, eighth = 1234567, next(p for p in small_order_points() if times(4, p) != (0, 1))
+    mixed = encode(add(times(secret, base_point()), eighth))
+    check_key(mixed)
+    plain = encode(times(secret, base_point()))
+    passed = [nonce for nonce in range(1, 41) if verify(mixed, hand_signed(secret, mixed, b"m", nonce), b"m")]
+    assert 0 < len(passed) < 20
+    for nonce in passed:
+        assert not verify(plain, hand_signed(secret, mixed, b"m", nonce), b"m")
+
+
+def test_a_signature_with_another_spelling_of_r_is_refused():
+    """R = the neutral point under S = h*a is a valid signature; its non-canonical spelling, y = p + 1, is not."""
+    secret = 1234567
+    key = encode(times(secret, base_point()))
+    for spelling, valid in ((1, True), (P + 1, False), (1 | 1 << 255, False)):
+        r = spelling.to_bytes(32, "little")
+        challenge = int.from_bytes(hashlib.sha512(r + key + b"m").digest(), "little")
+        s = (challenge * secret % GROUP_ORDER).to_bytes(32, "little")
+        assert verify(key, r + s, b"m") is valid
 
 
 def test_a_derived_seed_is_hkdf_of_the_seed():
