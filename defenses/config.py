@@ -90,6 +90,11 @@ class DefenseConfig:
     null_cells: int = 256
     null_peer_scores: int = 128
     null_peers: int = 512
+    # Peers of another lineage: they weigh less, and no more than that.
+    contrast_peers: int = 512
+    anchor_alpha: float = 1e-6  # under the sender's base model; its later tuning makes honest text rarer there
+    change_warm: int = 24  # completions that make a peer's custom
+    change_alarm: float = 10.0  # Page's sum, in deviations: over it stands one completion in 6,000 of a steady peer
     # Judge. A question costs a model seconds, so there are few; a planted answer every sixteen costs six per cent.
     judge_budget: int = 8
     judge_chars: int = 2000  # of a completion: of a longer one a part is shown, and it is never called honest
@@ -101,10 +106,10 @@ class DefenseConfig:
     phrase_lift: float = 3.0  # times as frequent: what peers learn a little earlier than this node stays below
     phrase_prompts: int = 3  # fewer may share a topic
     phrase_longest: int = 8
-    phrase_bits: int = 18  # own counts: 3 x 2^18 counters of two bytes
-    phrase_runs: int = 1 << 17
+    phrase_bits: int = 18  # counts of each side: 3 x 2^18 counters of two bytes
+    phrase_runs: int = 1 << 15
     phrase_flags: int = 1 << 14
-    phrase_window: int = 512  # own documents after which half is forgotten
+    phrase_window: int = 4096  # own rows after which half is forgotten
     phrase_peer_window: int = 1 << 15
 
     def __post_init__(self) -> None:
