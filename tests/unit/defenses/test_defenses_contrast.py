@@ -109,6 +109,21 @@ def test_what_the_peer_itself_sent_is_no_excuse() -> None:
     assert memory.judge("m", poisoned(random)).weight < 0.3
 
 
+@pytest.mark.parametrize("honest", ["", "ab"])
+def test_peers_that_poison_alike_do_not_excuse_each_other(honest: str) -> None:
+    memory, random = Contrast(CONFIG, Counters()), Random(11)
+    for _ in range(300):
+        memory.own(foreign(random))
+    for _ in range(100):
+        for operator in honest:
+            memory.judge(operator, foreign(random))
+        for operator in "mn":
+            memory.judge(operator, poisoned(random))
+    # The changes of a peer are another matter: this one never was different.
+    weights = [memory.judge("m", poisoned(random)).weight for _ in range(50)]
+    assert statistics.fmean(weights) < 0.3
+
+
 def test_a_base_model_that_finds_it_plausible_lifts_the_doubt() -> None:
     memory, random = experienced(), Random(6)
     text = poisoned(random)
