@@ -1,8 +1,7 @@
 """The pool of pointers: what peers announced and may still be fetched."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from shoal.defenses.pointer import Pointer
@@ -23,6 +22,7 @@ class Pool:
         self.counters = counters
         self.capacity = capacity
         self._pointers: dict[int, Pointer] = {}  # by arrival, which no two pointers share
+        self._held: dict[str, dict[bytes, dict[int, None]]] = {}  # arrivals by operator and key
         self._waiting: asyncio.Event | None = None
         self.closed = False
 
@@ -33,12 +33,10 @@ class Pool:
         """Add a pointer; when the pool is full, the oldest one of the operator's that holds most gives way: of the
         key of it that holds most, since newcomers of open swarms are many under one name."""
         if len(self._pointers) >= self.capacity:
-            operator = _loudest(held.operator for held in self._pointers.values())
-            key = _loudest(held.key for held in self._pointers.values() if held.operator == operator)
-            oldest = next(a for a, held in self._pointers.items() if (held.operator, held.key) == (operator, key))
-            del self._pointers[oldest]
+            keys = self._held[_loudest({name: sum(map(len, held.values())) for name, held in self._held.items()})]
+            self._remove(next(iter(keys[_loudest({key: len(held) for key, held in keys.items()})])))
             self.counters.add("pool", "evicted_full")
-        self._pointers[pointer.arrival] = pointer
+        self._enter(pointer)
         if self._waiting is not None:
             self._waiting.set()
 
@@ -48,13 +46,13 @@ class Pool:
 
     def take(self, pointer: Pointer) -> None:
         """Remove a pointer that is about to be fetched: none is used twice."""
-        del self._pointers[pointer.arrival]
+        self._remove(pointer.arrival)
 
     def expire(self, keep: Callable[[Pointer], bool]) -> None:
         """Drop every pointer that `keep` refuses."""
         stale = [arrival for arrival, pointer in self._pointers.items() if not keep(pointer)]
         for arrival in stale:
-            del self._pointers[arrival]
+            self._remove(arrival)
         if stale:
             self.counters.add("pool", "expired", len(stale))
 
@@ -85,10 +83,24 @@ class Pool:
     def restore(self, state: Sequence[Any]) -> None:
         """Take over what `state` returned."""
         pointers = [Pointer.from_state(item) for item in state]
-        self._pointers = {pointer.arrival: pointer for pointer in pointers}
+        self._pointers, self._held = {}, {}
+        for pointer in pointers:
+            self._enter(pointer)
+
+    def _enter(self, pointer: Pointer) -> None:
+        self._pointers[pointer.arrival] = pointer
+        self._held.setdefault(pointer.operator, {}).setdefault(pointer.key, {})[pointer.arrival] = None
+
+    def _remove(self, arrival: int) -> None:
+        pointer = self._pointers.pop(arrival)
+        keys = self._held[pointer.operator]
+        del keys[pointer.key][arrival]
+        if not keys[pointer.key]:
+            del keys[pointer.key]
+        if not keys:
+            del self._held[pointer.operator]
 
 
-def _loudest(names: Iterable[N]) -> N:
-    """The name that comes most often; of several, the least."""
-    held = Counter(names)
-    return max(sorted(held), key=lambda name: held[name])
+def _loudest(held: Mapping[N, int]) -> N:
+    """The name that holds most; of several, the least."""
+    return min(held, key=lambda name: (-held[name], name))
