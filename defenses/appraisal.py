@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.defenses.config import DefenseConfig
+from shoal.defenses.contrast import Contrast
 from shoal.defenses.invariants import Invariants, check_invariants
 from shoal.defenses.judge import Judge, lowered
 from shoal.defenses.likelihood import Case, LikelihoodNull, judge
@@ -26,7 +27,8 @@ from shoal.defenses.vouched import pieces
 class Earner:
     """One completion that earned a reward: its own-token ids, which of them are vouched for, and its evidence.
 
-    `evidence` is None where the own model did not read it (too long, or the likelihood layer is off).
+    `evidence` is None where the own model did not read it (too long, or the likelihood layer is off); `anchor` is what
+    the public base model of a sender of another lineage says, where this node has one at hand.
     """
 
     row: int
@@ -34,6 +36,7 @@ class Earner:
     ids: Sequence[int]
     vouched: Sequence[bool]
     evidence: TokenEvidence | None = None
+    anchor: TokenEvidence | None = None
 
     @property
     def pieces(self) -> list[list[int]]:
@@ -70,11 +73,13 @@ class AppraisalMemory:
     counters: Counters
     phrases: PhraseMemory = field(init=False)
     null: LikelihoodNull = field(init=False)
+    contrast: Contrast = field(init=False)
     suspicion: Suspicion = field(init=False)
 
     def __post_init__(self) -> None:
         self.phrases = PhraseMemory(self.config, self.counters)
         self.null = LikelihoodNull(self.config, self.counters)
+        self.contrast = Contrast(self.config, self.counters)
         self.suspicion = Suspicion(self.config, self.counters)
 
     def state(self) -> dict[str, Any]:
@@ -88,7 +93,7 @@ class AppraisalMemory:
                 getattr(self, name).restore(state[name])
 
 
-_PARTS = ("phrases", "null", "suspicion")
+_PARTS = ("phrases", "null", "contrast", "suspicion")
 
 
 def appraise(
@@ -143,7 +148,7 @@ def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) ->
     if row.evidence is None or not memory.config.on("likelihood"):
         return ACCEPTED
     if not submission.own_lineage:
-        return ACCEPTED
+        return memory.contrast.judge(submission.operator, row.evidence, row.anchor)
     return judge(memory.null, submission.case, row.evidence).verdict
 
 

@@ -14,10 +14,10 @@ from shoal.defenses.invariants import Invariants
 from shoal.defenses.judge import Judge
 from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
-from shoal.defenses.vouched import answer_span, pieces, vouched_tokens
-from shoal.node.sets import OwnSet, PeerCompletion, PeerSet, Scored
+from shoal.node.anchors import NO_ANCHORS, Anchors
+from shoal.node.reading import Reading, Text, ask, read
+from shoal.node.sets import OwnSet, PeerCompletion, PeerSet
 from shoal.protocol.prompts import prompt_hash
-from shoal.trainer.batch import Row
 from shoal.trainer.evidence import RowEvidence
 from shoal.trainer.step import Trainer
 from shoal.trainer.tasks.base import Prompt
@@ -36,6 +36,7 @@ class AppraisalContext:
     sets: int
     oldest: int
     judge: Judge | None = None
+    anchors: Anchors = NO_ANCHORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,36 +49,6 @@ class Candidate:
     peer: PeerSet
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A completion of some round, with the local reward."""
-
-    round: int
-    prompt: Prompt
-    text: str
-    finished: bool
-    reward: float
-
-
-@dataclass(slots=True)
-class _Reading:
-    """A completion as own tokens: which of them are vouched for, and what the model says of them once it was asked."""
-
-    text: _Text
-    row: Row
-    vouched: list[bool]
-    evidence: RowEvidence | None = None
-
-    @property
-    def pieces(self) -> list[list[int]]:
-        return pieces(self.row.completion_ids, self.vouched)
-
-    @property
-    def scored(self) -> Scored | None:
-        row = self.row
-        return None if row.old_logps is None else Scored(row.completion_ids, row.old_logps, row.scored_version)
-
-
 class Assessor:
     """Gives each regraded row of a peer its verdict under the present weights; runs where tensors run."""
 
@@ -85,7 +56,7 @@ class Assessor:
         self.trainer = trainer
         self.context = context
         self.memory = memory
-        self._kept: deque[_Text] = deque()
+        self._kept: deque[Text] = deque()
         self._own: list[OwnSet] = []  # of this pass, not learned from yet
 
     @property
@@ -109,14 +80,15 @@ class Assessor:
         aged = list(_spread(self._kept, AGED_ROWS)) if own else []
         earning = [_earners(candidate.peer) if self.active else [] for candidate in candidates]
         theirs = [
-            _Text(round, candidate.peer.prompt, one.text, one.finished, one.reward)
+            Text(round, candidate.peer.prompt, one.text, one.finished, one.reward)
             for candidate, earners in zip(candidates, earning, strict=True)
             for one in earners
         ]
-        readings = self._read([*fresh, *aged, *theirs])
+        readings = read(self.trainer.policy, [*fresh, *aged, *theirs], self.context.temperature)
         known, rest = readings[: len(fresh) + len(aged)], readings[len(fresh) + len(aged) :]
         needed = self._needed(own, known[: len(fresh)])
-        self._ask([*needed, *known[len(fresh) :], *rest])
+        if self.memory.config.on("likelihood"):
+            ask(self.trainer, [*needed, *known[len(fresh) :], *rest])
         self._learn(known, round)
         self._keep(fresh, round)
         at = iter(rest)
@@ -125,13 +97,12 @@ class Assessor:
             for candidate, earners in zip(candidates, earning, strict=True)
         ]
 
-    def _judged(
-        self, candidate: Candidate, earners: Sequence[tuple[PeerCompletion, _Reading]], round: int
-    ) -> Candidate:
+    def _judged(self, candidate: Candidate, earners: Sequence[tuple[PeerCompletion, Reading]], round: int) -> Candidate:
         """Judge the rows of one rollout that earned something; the others stay as they are."""
+        anchors = self._anchors(candidate, [reading.text for _, reading in earners])
         rows = [
-            Earner(one.row, one.text, reading.row.completion_ids, reading.vouched, reading.evidence)
-            for one, reading in earners
+            Earner(one.row, one.text, reading.row.completion_ids, reading.vouched, reading.evidence, anchor)
+            for (one, reading), anchor in zip(earners, anchors, strict=True)
         ]
         found = appraise(self._submission(candidate, round), rows, self.memory, self.context.judge, round)
         verdicts = {one.row: verdict for (one, _), verdict in zip(earners, found, strict=True)}
@@ -144,6 +115,13 @@ class Assessor:
         )
         screened = replace(candidate.screened, verdicts=said)
         return replace(candidate, screened=screened, peer=replace(candidate.peer, completions=left))
+
+    def _anchors(self, candidate: Candidate, texts: Sequence[Text]) -> list[RowEvidence | None]:
+        """Ask the public base model of a sender of another lineage, where this node has it."""
+        lineage = candidate.screened.rollout.lineage
+        if lineage == self.trainer.policy.lineage or not self.memory.config.on("likelihood"):
+            return [None] * len(texts)
+        return self.context.anchors.evidence(lineage, texts, self.context.temperature)
 
     def _submission(self, candidate: Candidate, round: int) -> Submission:
         pointer, prompt, rollout = candidate.pointer, candidate.peer.prompt, candidate.screened.rollout
@@ -159,11 +137,11 @@ class Assessor:
             rules=self.context.rules(prompt.task),
         )
 
-    def _needed(self, own: Sequence[OwnSet], readings: Sequence[_Reading]) -> list[_Reading]:
+    def _needed(self, own: Sequence[OwnSet], readings: Sequence[Reading]) -> list[Reading]:
         """Return the own rows that the update is going to need, and hand them to their sets."""
         used = {id(one) for one in [one for one in own if not one.uniform][: self.context.sets]}
         places = [(one, at) for one in own for at in range(len(one.completions))]
-        needed: list[_Reading] = []
+        needed: list[Reading] = []
         for (one, at), reading in zip(places, readings, strict=True):
             # Text encoded anew may differ from what was sampled: such a row is left to the update.
             if id(one) in used and reading.row.completion_ids == one.completions[at].ids:
@@ -171,7 +149,7 @@ class Assessor:
                 needed.append(reading)
         return needed
 
-    def _keep(self, fresh: Sequence[_Text], round: int) -> None:
+    def _keep(self, fresh: Sequence[Text], round: int) -> None:
         """Keep some own completions that earned something for later rounds, and let go of what is too old."""
         while self._kept and self._kept[0].round < round - self.context.oldest:
             self._kept.popleft()
@@ -179,7 +157,7 @@ class Assessor:
         earned = [text for text in fresh if text.reward > 0.0]  # as all that is judged
         self._kept.extend(_spread(earned, KEPT_ROWS - begun))
 
-    def _learn(self, known: Sequence[_Reading], round: int) -> None:
+    def _learn(self, known: Sequence[Reading], round: int) -> None:
         """Take note of own completions: what this node says itself, how long, and how likely it finds that."""
         memory = self.memory
         for reading in known:
@@ -188,28 +166,7 @@ class Assessor:
                 memory.phrases.own(prompt_hash(text.prompt.text), reading.pieces)
             if reading.evidence is not None and text.reward > 0.0:
                 memory.null.own(text.prompt.task, round - text.round, reading.evidence)
-
-    def _read(self, texts: Sequence[_Text]) -> list[_Reading]:
-        """Encode completions, and mark the tokens that the verifier confirmed: the reference answer at full reward."""
-        policy, temperature = self.trainer.policy, self.context.temperature
-        prompts = {text: policy.encode_prompt(text) for text in dict.fromkeys(one.prompt.text for one in texts)}
-        encoded = policy.read_completions([(text.text, text.finished) for text in texts])
-        readings: list[_Reading] = []
-        for text, (ids, offsets) in zip(texts, encoded, strict=True):
-            answer = text.prompt.answer if text.reward == 1.0 else None
-            mask = vouched_tokens(offsets, answer_span(text.text, answer) if answer else None, text.finished)
-            row = Row(0, prompts[text.prompt.text], ids, 0.0, text=text.text, temperature=temperature)
-            readings.append(_Reading(text, row, mask))
-        return readings
-
-    def _ask(self, readings: Sequence[_Reading]) -> None:
-        """Ask the model about all of them in one pass."""
-        if not self.memory.config.on("likelihood"):
-            return
-        fitting = [reading for reading in readings if self.trainer.fits(reading.row)]
-        found = self.trainer.evidence([r.row for r in fitting], [r.vouched for r in fitting])
-        for reading, evidence in zip(fitting, found, strict=True):
-            reading.evidence = evidence
+                memory.contrast.own(reading.evidence)
 
     def state(self) -> dict[str, Any]:
         """Return everything remembered as plain types; prompts are kept by name."""
@@ -225,14 +182,14 @@ class Assessor:
         if self.context.judge is not None and state["judge"] is not None:
             self.context.judge.restore(state["judge"])
         self._kept = deque(
-            _Text(round, prompt(task, seed, index), text, finished, reward)
+            Text(round, prompt(task, seed, index), text, finished, reward)
             for round, task, seed, index, text, finished, reward in state["kept"]
         )
 
 
-def _own_texts(own: Sequence[OwnSet], round: int) -> list[_Text]:
+def _own_texts(own: Sequence[OwnSet], round: int) -> list[Text]:
     return [
-        _Text(round, one.prompt, completion.text, completion.finished, reward)
+        Text(round, one.prompt, completion.text, completion.finished, reward)
         for one in own
         for completion, reward in zip(one.completions, one.rewards, strict=True)
     ]
@@ -243,7 +200,7 @@ def _earners(peer: PeerSet) -> list[PeerCompletion]:
     return [] if peer.uniform else [completion for completion in peer.completions if completion.reward > 0.0]
 
 
-def _spread(items: Sequence[_Text] | deque[_Text], count: int) -> Iterator[_Text]:
+def _spread(items: Sequence[Text] | deque[Text], count: int) -> Iterator[Text]:
     """Yield up to `count` items, evenly spread over the sequence."""
     step = max(1.0, len(items) / max(1, count))
     for at in range(min(max(0, count), len(items))):

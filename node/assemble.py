@@ -10,6 +10,7 @@ from functools import partial
 from shoal.defenses.attacks import Attack, Knowledge
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.vouched import answer_span, vouched_tokens
+from shoal.node.anchors import Anchors
 from shoal.node.compute import InlineCompute
 from shoal.node.config import Mixing, SimulateConfig
 from shoal.node.events import RoundResult
@@ -111,7 +112,10 @@ def assemble(
     habits = _habits(config, role, sampling_of(config.learning, commons.registry))
     defenses = defenses_without(config.swarm.defenses_off)
     judge = partial(make_judge, config.defenses, defenses, rng=random.Random(f"{seed}/judge"))
-    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, config.run.eval_items, judge)
+    anchors = Anchors(config.defenses.anchors)
+    conduct = Conduct(
+        config.learning, habits, defenses, seed, config.canary, config.run.eval_items, judge=judge, anchors=anchors
+    )
     node = wire(surroundings, conduct, policy, record)
     if role.attack is not None:
         role.attack.know(_knowledge(node, habits, conduct.defenses, config.swarm.rounds))

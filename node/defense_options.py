@@ -11,7 +11,7 @@ NO_JUDGE = "off"
 
 @dataclass(frozen=True, kw_only=True)
 class DefenseOptions:
-    """A second model that looks at what the other defences are in doubt about."""
+    """Models beside the own one: a judge of what the other defences are in doubt about, and the bases of others."""
 
     judge: str = NO_JUDGE
     """off; the directory of a model (PATH); or the URL of a server that speaks OpenAI's chat protocol, e.g.
@@ -22,6 +22,9 @@ class DefenseOptions:
     """Name of the model on that server."""
     judge_budget: int = 8
     """Most questions in one pass; what is in doubt beyond that stays as it was."""
+    anchors: tuple[str, ...] = ()
+    """Directories of public base models that peers of other lineages train: what such a peer writes is compared with
+    its own base. Without them it is compared with itself and with other peers alone."""
 
 
 def check_defenses(options: DefenseOptions) -> None:

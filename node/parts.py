@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from shoal.defenses.reputation import key_subject
+from shoal.node.anchors import Anchors
 from shoal.node.bridge.assemble import PURPOSE as BRIDGE_PURPOSE
 from shoal.node.bridge.assemble import put_bridge
 from shoal.node.bridge.feed import Bridge
@@ -259,7 +260,8 @@ def _learner(parts: Parts) -> Learner:
     seed = f"{parts.identity.key.hex()}/{config.life.seed}"
     defenses = defenses_without(config.life.defenses_off)
     judge = partial(make_judge, config.defenses, defenses)
-    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, judge=judge)
+    anchors = Anchors(config.defenses.anchors)
+    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, judge=judge, anchors=anchors)
     node = wire(surroundings, conduct, policy, _not_recorded)
     if node.canary:
         node.canary.states.folder = home.checkpoints / "good"

@@ -13,6 +13,7 @@ from shoal.defenses.judge import Judge
 from shoal.defenses.newcomers import PrefixOf, no_prefix
 from shoal.defenses.screen import ScreenContext, ScreenMemory
 from shoal.defenses.verdict import LAYERS, Counters
+from shoal.node.anchors import NO_ANCHORS, Anchors
 from shoal.node.appraise import AppraisalContext, Assessor
 from shoal.node.canary import CanaryWatch, Eyes
 from shoal.node.compute import Compute
@@ -65,7 +66,7 @@ class Conduct:
     """What a node does: how it learns, its habits in a round, its defences, and the seed of its random choices.
 
     `evaluated` held-out prompts are kept for evaluations: the canary leaves them alone. `judge` makes the judge, if
-    there is to be one, with the node's counters.
+    there is to be one, with the node's counters; `anchors` are base models of other lineages.
     """
 
     learning: Learning
@@ -75,6 +76,7 @@ class Conduct:
     canary: CanaryOptions = CanaryOptions()
     evaluated: int = 0
     judge: Callable[[Counters], Judge | None] = lambda _: None
+    anchors: Anchors = NO_ANCHORS
 
 
 def sampling_of(learning: Learning, registry: TaskRegistry) -> Sampling:
@@ -197,6 +199,7 @@ def _assessor(conduct: Conduct, gate: Gate, prompts: LocalPrompts, trainer: Trai
         sets=habits.mixing.local,
         oldest=prompts.manifest.limits.max_age_rounds,
         judge=conduct.judge(gate.counters),
+        anchors=conduct.anchors,
     )
     return Assessor(trainer, context, AppraisalMemory(conduct.defenses, gate.counters))
 
