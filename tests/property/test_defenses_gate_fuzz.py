@@ -18,7 +18,16 @@ from shoal.protocol.staleness import Freshness, freshness
 BLOB = b"never opened"
 QUOTA = 3
 SMALL = DefenseConfig(
-    seen=16, senders=4, quota_entries=16, held=4, held_per_key=2, subjects=8, sender_bytes_per_round=1 << 16
+    seen=16,
+    senders=4,
+    quota_entries=16,
+    held=4,
+    held_per_key=2,
+    subjects=8,
+    sender_bytes_per_round=1 << 16,
+    first_sights=8,
+    witnessed=16,
+    proofs=2,
 )
 
 
@@ -56,6 +65,9 @@ def bounded(lab: Laboratory) -> None:
     assert len(state["senders"]) <= config.senders + 1  # and the shared account
     assert len(state["keys"]) <= config.quota_entries
     assert len(state["held"]) <= config.held
+    assert len(state["newcomers"]) <= config.first_sights
+    assert len(state["equivocations"]["witnessed"]) <= config.witnessed
+    assert len(state["equivocations"]["proofs"]) <= config.proofs
     assert len(lab.gate.reputation.state()["records"]) <= 2 * config.subjects  # the muted have places of their own
     assert len(lab.counters.state()) < 100
 
