@@ -101,8 +101,8 @@ class DefenseConfig:
     judge_cache: int = 1024
     judge_canary_every: int = 16
     judge_distrust: int = 50  # passes: a model does not become better, but a server may get another one
-    # Phrases. Nats: of a hundred thousand runs in a window chance flags one in about ten windows.
-    phrase_evidence: float = 14.0
+    # Phrases. Nats: chance reaches 10 in one of 22,000 runs, and hardly ever with three times the share as well.
+    phrase_evidence: float = 10.0
     phrase_lift: float = 3.0  # times as frequent: what peers learn a little earlier than this node stays below
     phrase_prompts: int = 3  # fewer may share a topic
     phrase_longest: int = 8

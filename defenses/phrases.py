@@ -2,7 +2,8 @@
 
 Runs of one to eight tokens outside the vouched answer are counted by document, which is one operator's rows for one
 prompt, whatever the operator: halves of a phrase that colluders share out are pooled. A run is flagged when its share
-of peers' documents is above its share of own ones beyond chance, by a factor, and over several prompts. Both counts
+among peers is above its own share beyond chance, by a factor, and over several prompts. That must hold for documents,
+as rows of one prompt speak alike, and for rows, as one side may have more of them for a prompt. Own and peers' counts
 are forgotten by halves at the same moments, so that what all learn together rises on both sides.
 
 A flag holds the own share of its moment for as long as it stands: poison that slipped in before, and is now said by the
@@ -11,64 +12,100 @@ own model, does not whitewash itself. A flag falls when peers stop, or when the 
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shoal.defenses.bounded import BoundedMap
 from shoal.defenses.config import DefenseConfig
-from shoal.defenses.countmin import MASK, CountMin
+from shoal.defenses.countmin import CountMin, Keys
 from shoal.defenses.verdict import ACCEPTED, Action, Counters, Verdict
 
-_FACTOR = 0x9E3779B97F4A7C15  # odd, with no short pattern (2^64 over the golden ratio)
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, with no short pattern (2^64 over the golden ratio)
 OPEN_RUNS = 1 << 15  # runs of one document that are told apart: 64 rows of 64 tokens
 FOUND = Verdict(Action.QUARANTINE, "phrases", "phrase", 0.0)
 
 
-def runs(pieces: Iterable[Sequence[int]], longest: int) -> Iterator[int]:
-    """Yield a 64-bit hash of each run of up to `longest` tokens inside each piece; no run spans two pieces."""
+def runs(pieces: Sequence[Sequence[int]], longest: int) -> Keys:
+    """Return the distinct 64-bit hashes of all runs of up to `longest` tokens inside a piece; no run spans two."""
+    found: list[Keys] = [np.empty(0, np.uint64)]
     for piece in pieces:
-        for start in range(len(piece)):
-            value = 0
-            for token in piece[start : start + longest]:
-                value = (value * _FACTOR + token + 1) & MASK
-                yield (value ^ value >> 29) * _FACTOR & MASK
+        tokens = np.asarray(piece, np.uint64) + np.uint64(1)
+        value = np.zeros(len(tokens) + 1, np.uint64)
+        for length in range(min(longest, len(tokens))):
+            value = value[:-1] * _FACTOR + tokens[length:]
+            found.append((value ^ value >> np.uint64(29)) * _FACTOR)
+    return np.unique(np.concatenate(found))
 
 
-def excess(peers: int, peer_documents: int, own: int, own_documents: int) -> float:
+def excess(peers: int, of_peers: int, own: int, of_own: int) -> float:
     """Return how unlikely it is, in nats, that peers' share is no higher than the own one; 0 when it is not higher.
 
-    Given the sum of both counts, peers' is binomial with their share of all documents; its tail is bounded by
-    exp(-n KL) (Chernoff), which is exact for a run that is absent locally.
+    Given the sum of both counts, peers' is binomial with their share of the whole; its tail is bounded by exp(-n KL)
+    (Chernoff), which is exact for a run that is absent locally.
     """
     total = peers + own
-    share = peer_documents / max(peer_documents + own_documents, 1)
+    share = of_peers / max(of_peers + of_own, 1)
     observed = peers / max(total, 1)
     if observed <= share or share <= 0.0:
         return 0.0
-    if own == 0:
-        return -total * math.log(share) if share < 1.0 else 0.0
-    divergence = observed * math.log(observed / share) + (1 - observed) * math.log((1 - observed) / (1 - share))
+    divergence = observed * math.log(observed / share)
+    if observed < 1.0:
+        divergence += (1.0 - observed) * math.log((1.0 - observed) / (1.0 - share))
     return total * divergence
 
 
 @dataclass(slots=True)
 class _Run:
-    """What is known of a run in peers' rewarded rows: documents, the last one, and its first few prompts."""
-
-    documents: int
-    last: int
-    prompts: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Side:
-    """Documents of one side, and the runs of the one that is still open."""
+    """A run that is frequent among peers: documents since it was, and the first few prompts."""
 
     documents: int = 0
-    open: int = -1
-    seen: set[int] | None = None
+    prompts: tuple[int, ...] = ()
+
+
+class _Side:
+    """One side: how many documents and rows it had, in how many of them each run was, and the document still open."""
+
+    def __init__(self, bits: int) -> None:
+        self.documents = self.rows = 0
+        self.in_documents, self.in_rows = CountMin(bits), CountMin(bits)
+        self.open = -1
+        self.seen = np.empty(0, np.uint64)
+
+    def note(self, document: int, found: Keys) -> Keys:
+        """Count a row, and return its runs that the open document has not had yet."""
+        self.rows += 1
+        if self.open != document:
+            self.open, self.seen = document, found[:0]
+            self.documents += 1
+        new = np.setdiff1d(found, self.seen, assume_unique=True)
+        self.in_rows.add(found)
+        self.in_documents.add(new)
+        self.seen = np.union1d(self.seen, new) if len(self.seen) + len(new) <= OPEN_RUNS else new
+        return new
+
+    def halve(self) -> None:
+        """Forget half of everything but the open document."""
+        self.documents //= 2
+        self.rows //= 2
+        self.in_documents.halve()
+        self.in_rows.halve()
+
+    def state(self) -> list[Any]:
+        """Return everything as numbers and bytes."""
+        seen = self.seen.astype("<u8").tobytes()
+        return [self.documents, self.rows, self.open, seen, self.in_documents.state(), self.in_rows.state()]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Take over what `state` returned."""
+        self.documents, self.rows, self.open = state[:3]
+        self.seen = np.frombuffer(bytes(state[3]), "<u8").astype(np.uint64)
+        self.in_documents.restore(state[4])
+        self.in_rows.restore(state[5])
 
 
 class PhraseMemory:
@@ -77,74 +114,71 @@ class PhraseMemory:
     def __init__(self, config: DefenseConfig, counters: Counters) -> None:
         self._config = config
         self._counters = counters
-        self._local = CountMin(config.phrase_bits)
         self._runs: BoundedMap[int, _Run] = BoundedMap(
             config.phrase_runs, partial(counters.add, "phrases", "evicted_run")
         )
         self._flags: BoundedMap[int, float] = BoundedMap(
             config.phrase_flags, partial(counters.add, "phrases", "evicted_flag")
         )
-        self._own, self._peers = _Side(), _Side()
+        self._own, self._peers = _Side(config.phrase_bits), _Side(config.phrase_bits)
 
     def own(self, prompt_hash: bytes, pieces: Sequence[Sequence[int]]) -> None:
         """Note one completion of this node; rows of one prompt should follow each other."""
-        self._open(self._own, zlib.crc32(prompt_hash))
-        self._local.add(self._new(self._own, pieces))
-        if self._own.documents >= self._config.phrase_window:
+        self._own.note(zlib.crc32(prompt_hash), runs(pieces, self._config.phrase_longest))
+        if self._own.rows >= self._config.phrase_window:
             self._forget()
 
     def peer(self, operator: str, prompt_hash: bytes, pieces: Sequence[Sequence[int]]) -> None:
-        """Note one rewarded completion of a peer, trained on or not; one without pieces is a document too."""
+        """Note one rewarded completion of a peer, trained on or not; one without pieces counts too."""
         prompt = zlib.crc32(prompt_hash)
         document = zlib.crc32(operator.encode("utf-8", "surrogatepass"), prompt)
-        self._open(self._peers, document)
-        for run in self._new(self._peers, pieces):
-            known = self._runs.get(run) or _Run(0, -1, ())
-            known.documents += known.last != document
-            known.last = document
-            if len(known.prompts) < self._config.phrase_prompts and prompt not in known.prompts:
-                known.prompts = (*known.prompts, prompt)
-            self._runs.put(run, known)
-            if len(known.prompts) >= self._config.phrase_prompts and run not in self._flags:
-                self._weigh(run, known)
-        if self._peers.documents >= self._config.phrase_peer_window:
+        new = self._peers.note(document, runs(pieces, self._config.phrase_longest))
+        for run in new[self._is_lifted(new)].tolist():
+            self._weigh(run, prompt)
+        if self._peers.rows >= self._config.phrase_peer_window:
             self._forget()
 
     def judge(self, pieces: Sequence[Sequence[int]]) -> Verdict:
         """Quarantine a completion that has a flagged run; the sender loses nothing else."""
-        flagged = any(run in self._flags for run in runs(pieces, self._config.phrase_longest)) if self._flags else False
-        return FOUND if flagged else ACCEPTED
+        if not len(self._flags):
+            return ACCEPTED
+        found = runs(pieces, self._config.phrase_longest).tolist()
+        return FOUND if any(run in self._flags for run in found) else ACCEPTED
 
-    def _open(self, side: _Side, document: int) -> None:
-        if side.open != document or side.seen is None:
-            side.open, side.seen = document, set()
-            side.documents += 1
+    def _is_lifted(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return for which runs peers' share exceeds the own one by the factor, in documents and in rows."""
+        own, peers, lift = self._own, self._peers, self._config.phrase_lift
+        documents = peers.in_documents.get(keys).astype(float)
+        most = (own.in_documents.get(keys) + 0.5) * (lift * peers.documents / (own.documents + 1))
+        most_rows = (own.in_rows.get(keys) + 0.5) * (lift * peers.rows / (own.rows + 1))
+        often = documents >= self._config.phrase_prompts - 1
+        return often & (documents >= most) & (peers.in_rows.get(keys) >= most_rows)
 
-    def _new(self, side: _Side, pieces: Sequence[Sequence[int]]) -> list[int]:
-        """Return the runs that the open document has not had yet, each once and in order."""
-        assert side.seen is not None
-        found = [run for run in dict.fromkeys(runs(pieces, self._config.phrase_longest)) if run not in side.seen]
-        if len(side.seen) + len(found) > OPEN_RUNS:
-            self._counters.add("phrases", "long_document")
-            side.seen.clear()
-        side.seen.update(found[:OPEN_RUNS])
-        return found
-
-    def _weigh(self, run: int, known: _Run) -> None:
-        """Flag a run whose share among peers is too high to be chance."""
-        own, documents = self._local.get(run), self._own.documents
-        floor = (own + 0.5) / (documents + 1)
-        if known.documents < self._config.phrase_lift * floor * self._peers.documents:
+    def _weigh(self, run: int, prompt: int) -> None:
+        """Note one more document with a suspect run, and flag it when its share is too high to be chance."""
+        known = self._runs.get(run) or _Run()
+        known.documents += 1
+        if len(known.prompts) < self._config.phrase_prompts and prompt not in known.prompts:
+            known.prompts = (*known.prompts, prompt)
+        self._runs.put(run, known)
+        if run in self._flags or len(known.prompts) < self._config.phrase_prompts:
             return
-        if excess(known.documents, self._peers.documents, own, documents) >= self._config.phrase_evidence:
-            self._flags.put(run, floor)
+        key = np.array([run], np.uint64)
+        own, own_rows, rows = (
+            int(counts.get(key)[0]) for counts in (self._own.in_documents, self._own.in_rows, self._peers.in_rows)
+        )
+        evidence = min(
+            excess(known.documents, self._peers.documents, own, self._own.documents),
+            excess(rows, self._peers.rows, own_rows, self._own.rows),
+        )
+        if evidence >= self._config.phrase_evidence:
+            self._flags.put(run, (own + 0.5) / (self._own.documents + 1))
             self._counters.add("phrases", "flagged")
 
     def _forget(self) -> None:
         """Halve all counts, own and peers' at the same moment, and look at the flags again."""
-        self._local.halve()
-        for side in (self._own, self._peers):
-            side.documents //= 2
+        self._own.halve()
+        self._peers.halve()
         for _, known in self._runs.items():
             known.documents //= 2
         self._runs.expire(lambda _, known: known.documents > 0)
@@ -152,12 +186,12 @@ class PhraseMemory:
 
     def _stands(self, run: int, floor: float) -> bool:
         """Whether a flag still has its reason: against the own share when it was raised, not against today's."""
-        known = self._runs.get(run)
-        share = known.documents / max(self._peers.documents, 1) if known else 0.0
-        if share < self._config.phrase_lift * floor:
+        key = np.array([run], np.uint64)
+        peers = int(self._peers.in_documents.get(key)[0]) / max(self._peers.documents, 1)
+        if peers < self._config.phrase_lift * floor:
             self._counters.add("phrases", "unflagged_rare")
             return False
-        if self._local.get(run) >= max(share * self._own.documents, 1.0):
+        if self._own.in_documents.get(key)[0] >= max(peers * self._own.documents, 1.0):
             self._counters.add("phrases", "unflagged_own")
             return False
         return True
@@ -165,20 +199,14 @@ class PhraseMemory:
     def state(self) -> dict[str, Any]:
         """Return everything remembered as plain lists and bytes."""
         return {
-            "local": self._local.state(),
-            "runs": [[run, known.documents, known.last, list(known.prompts)] for run, known in self._runs.items()],
+            "runs": [[run, known.documents, list(known.prompts)] for run, known in self._runs.items()],
             "flags": [[run, floor] for run, floor in self._flags.items()],
-            "sides": [
-                [side.documents, side.open, None if side.seen is None else sorted(side.seen)]
-                for side in (self._own, self._peers)
-            ],
+            "sides": [self._own.state(), self._peers.state()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._local.restore(state["local"])
-        self._runs.replace((run, _Run(count, last, tuple(prompts))) for run, count, last, prompts in state["runs"])
+        self._runs.replace((run, _Run(documents, tuple(prompts))) for run, documents, prompts in state["runs"])
         self._flags.replace((run, float(floor)) for run, floor in state["flags"])
-        self._own, self._peers = (
-            _Side(documents, opened, None if seen is None else set(seen)) for documents, opened, seen in state["sides"]
-        )
+        for side, held in zip((self._own, self._peers), state["sides"], strict=True):
+            side.restore(held)
