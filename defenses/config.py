@@ -111,6 +111,14 @@ class DefenseConfig:
     phrase_flags: int = 1 << 14
     phrase_window: int = 4096  # own rows after which half is forgotten
     phrase_peer_window: int = 1 << 15
+    # Lengths. Up to the cap, times the usual upper length plus slack for short answers, a long row only weighs less.
+    length_cap: float = 2.0
+    length_slack: int = 8
+    length_quota: float = 0.2  # one in ten of an honest operator's rows is above the usual upper length
+    length_least: int = 8
+    length_window: int = 64  # rows of an operator in a task, so that lengths may change as the policy does
+    length_operators: int = 64
+    length_tasks: int = 256
 
     def __post_init__(self) -> None:
         unknown = sorted(self.disabled - set(LAYERS))
