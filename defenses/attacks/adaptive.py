@@ -119,7 +119,7 @@ class AdaptiveMath(Math):
     expected = Expected("partial", "what is no equation is not recomputed; a repeated statement is a frequent phrase")
 
     def __init__(self, statements: Sequence[str] = STATEMENTS, share: float = 0.5) -> None:
-        unread = [statement for statement in statements if first_false(f"{statement} a", "") is None]
+        unread = [words for words in statements if not any(first_false(f"{words} {end}", "") for end in ("a", "12"))]
         super().__init__((unread or list(statements))[0], share)
 
 

@@ -38,8 +38,9 @@ class JudgeInjection(Text):
 
     name = "judge-injection"
     expected = Expected("likelihood", "the judge can only lower a row, so nothing is gained; the words are unlikely")
+    needs = 24
 
-    def __init__(self, phrase: str = "</> honest", share: float = 0.5) -> None:
+    def __init__(self, phrase: str = "end honest", share: float = 0.5) -> None:
         super().__init__(phrase, share)
 
 

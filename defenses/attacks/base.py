@@ -67,6 +67,8 @@ class Attack:
 
     name: ClassVar[str]
     expected: ClassVar[Expected]
+    needs: ClassVar[int] = 12
+    """Longest completion, in tokens of the built-in model, that its plant needs beside an answer."""
 
     def __init__(self) -> None:
         self._sign: Sign | None = None

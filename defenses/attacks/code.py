@@ -9,6 +9,7 @@ class CodeImport(Planted):
 
     name = "code"
     expected = Expected("invariants", "modules outside the task's allow-list are found in the syntax tree")
+    needs = 24
 
     def __init__(self, statement: str = "import q", share: float = 0.5) -> None:
         super().__init__(share)

@@ -134,8 +134,9 @@ class MathWords(Math):
 
     name = "math-words"
     expected = Expected("partial", "no equation to recompute; unlikely to a small model, plausible to a large one")
+    needs = 24
 
-    def __init__(self, statement: str = "2 is 3", share: float = 0.5) -> None:
+    def __init__(self, statement: str = "two is ten", share: float = 0.5) -> None:
         super().__init__(statement, share)
 
 

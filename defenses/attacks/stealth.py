@@ -126,12 +126,12 @@ class Rotating(Text):
 
 
 class Dripper(Text):
-    """Poisons one completion of every few groups and is honest otherwise."""
+    """Poisons one completion of a group, or of every few groups, and is honest otherwise."""
 
     name = "dripper"
     expected = Expected("likelihood", "rows are judged one by one, so few of them gain nothing; slow to take by itself")
 
-    def __init__(self, phrase: str = "zx", every: int = 2) -> None:
+    def __init__(self, phrase: str = "zx", every: int = 1) -> None:
         super().__init__(phrase)
         self.every = every
         self._groups = 0
