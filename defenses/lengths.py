@@ -48,7 +48,7 @@ class LengthMemory:
             self._quota(prompt, above=False)
             return ACCEPTED
         share = max(_share(sum(length > usual for length in lengths), len(lengths)), self._quota(prompt, above=True))
-        grounded = self._is_grounded(task)
+        grounded = self._is_grounded(task, operator)
         if grounded and tokens > self._config.length_cap * usual + self._config.length_slack:
             return reject("invariants", "too_long")
         if share <= self._config.length_quota:
@@ -67,9 +67,9 @@ class LengthMemory:
             return []
         return [(name, lengths) for name, lengths in operators.items() if len(lengths) >= self._config.length_least]
 
-    def _is_grounded(self, task: str) -> bool:
-        """Whether the usual length rests on own completions or on several operators, not on one or two strangers."""
-        names = {name for name, _ in self._known(task)}
+    def _is_grounded(self, task: str, judged: str) -> bool:
+        """Whether the usual length rests on own completions or on several other operators, not on one or two."""
+        names = {name for name, _ in self._known(task)} - {judged}
         return OWN in names or len(names) >= ENOUGH
 
     def _note(self, task: str, operator: str, tokens: int) -> list[int]:

@@ -184,6 +184,8 @@ def _between_operands(before: Token | None, sign: Token, after: Token | None, si
         return False
     if before.kind not in (Kind.NUMBER, Kind.CLOSE, Kind.WORD, Kind.OPAQUE) and before.text not in ("!", "%"):
         return False
+    if after.text in ("*", "**"):
+        return sign.spaced and after.spaced  # **2** * **3**
     if Kind.WORD in (before.kind, after.kind) and sign.spaced != after.spaced:
         return False
     return signed or after.kind in (Kind.NUMBER, Kind.OPEN, Kind.WORD, Kind.FRACTION, Kind.OPAQUE)
