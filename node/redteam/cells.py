@@ -66,6 +66,12 @@ class Cell:
         """Return the description that stands in the cell's file."""
         return {name: getattr(self, name) for name in self.__slots__}
 
+    @property
+    def max_tokens(self) -> int | None:
+        """Longest completion: what the tasks suggest (None), or more where the plant would not fit into that."""
+        needs = 0 if self.attack == NO_ATTACK else ATTACKS[self.attack].needs
+        return needs if self.model == "default" and needs > Attack.needs else None
+
     def config(self, out: Path) -> SimulateConfig:
         """Return the simulation's settings: a regime in which attacks succeed where nothing is done against them."""
         synchronous = self.setting.startswith("paper-")  # as there: each node trains on all that a round brought
@@ -73,7 +79,7 @@ class Cell:
         rows = "all" if _as_published(self.defenses) else "positive"
         return SimulateConfig(
             mixing=replace(MIXES[self.setting], peer_rows=rows),
-            learning=Learning(model=self.model, lr=1e-3),
+            learning=Learning(model=self.model, lr=1e-3, max_tokens=self.max_tokens),
             swarm=SwarmOptions(
                 nodes=self.nodes,
                 rounds=self.rounds,
