@@ -242,6 +242,7 @@ def test_records_carry_what_the_node_says_and_changes_travel():
             view = second.known()[0]
             assert (view.key, view.record, view.connected) == (live.identity(1).key, heard[-1], True)
             assert all(parse(address) is not None for address in view.addresses)
+            await live.until(lambda: second.known()[0].seen_at == (f"/ip4/127.0.0.1/tcp/{first.port}",))
             revision = 5
             await live.until(lambda: heard[-1].revision == 5)
         finally:
