@@ -105,14 +105,15 @@ def appraise(
         for row in rows:
             memory.phrases.peer(submission.operator, submission.prompt_hash, row.pieces)
     verdicts = [_judge(submission, row, memory, ask) for row in rows]
-    bad = sum(not verdict.usable for verdict in verdicts)
-    if 2 * bad > len(rows):
-        worst = Counter(verdict for verdict in verdicts if not verdict.usable).most_common(1)[0][0]
+    refused = [verdict for verdict in verdicts if not verdict.usable]
+    wording = sum(verdict.layer == "phrases" for verdict in refused)  # another style is no offence
+    if 2 * len(refused) > len(rows):
+        worst = Counter(refused).most_common(1)[0][0]
         verdicts = [verdict if not verdict.usable else worst for verdict in verdicts]
     if config.on("reputation") and rows:
         names = accounts(submission.operator, submission.key)
         for name in names:
-            memory.suspicion.note(name, bad, len(rows) - bad, round)
+            memory.suspicion.note(name, len(refused) - wording, len(rows) - len(refused), round)
         trust = min(memory.suspicion.weight(name, round) for name in names)
         verdicts = [_weighed(verdict, trust) for verdict in verdicts]
     for verdict in verdicts:

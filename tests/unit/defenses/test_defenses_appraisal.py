@@ -180,3 +180,11 @@ def test_memory_is_equal_after_a_round_trip():
     assert again.state() == memory.state()
     odd = [earner(0, tokens=(RARE,) * 4 + (0,) * 8, ids=(7, 8, 9, 7)), earner(1, "1+1=3"), earner(2)]
     assert judged(again, *odd) == judged(memory, *odd)
+
+
+def test_another_style_costs_rows_and_no_good_name():
+    memory = memory_without()
+    with_phrase(memory, (7, 8, 9, 7))
+    judged(memory, earner(0, ids=(7, 8, 9, 7)), of=submission("two", 99))
+    assert memory.suspicion.evidence("two", 1) == 0.0
+    assert judged(memory, earner(0), of=submission("two", 100)) == [ACCEPTED]
