@@ -5,30 +5,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from shoal.defenses.notation import Kind, Token
+from shoal.defenses.numerals import Reading, Unknown, written
 
 LONGEST_SUM = 128  # tokens of one side
 DEEPEST = 16  # nested groups
-MOST_DIGITS = 400
+NOISE = 10**9
 BESIDE = "beside"  # 2 (3+4): a product, or two things
 MOST_BITS = 4096  # of a numerator or a denominator: 9**9**9 has 10^8 digits and is never begun
-
-
-class Unknown(Exception):
-    """The sum is not one whose value is computed here: letters, roots, tuples, or numbers out of bounds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One way to read what is ambiguous.
-
-    `comma` is "us" (1,000.5), "eu" (1.000,5) or "edge" (numbers that touch the text around them are cut at a comma or
-    space); `percent` is "part" (25% = 1/4), "plain" (25) or "change" (200 + 10% = 220); `base` is the base of digits.
-    """
-
-    comma: str = "us"
-    percent: str = "part"
-    tight: bool = False  # 6/2(3): the product without a sign comes first
-    base: int = 10
 
 
 @dataclass(slots=True)
@@ -75,61 +58,9 @@ def combine(sign: str, left: Fraction, right: Fraction) -> Fraction:
         return power(left, right)
     if right == 0:
         raise Unknown
-    if sign == "/":
+    if sign in ("/", "÷"):
         return bounded(left / right)
     return Fraction(left // right) if sign == "//" else bounded(left % right)
-
-
-def written(text: str, reading: Reading, edge: str = "") -> tuple[Fraction, Fraction]:
-    """Return the value of a written number and the weight of its last digit; `edge` is "first" or "last" at an edge."""
-    if len(text) > MOST_DIGITS:
-        raise Unknown
-    if " " in text and "/" in text:
-        whole, part = text.split(" ")
-        top, bottom = (int(piece) for piece in part.split("/"))
-        if edge == "first" and reading.comma == "edge":
-            return Fraction(top, bottom), Fraction(0)
-        return int(whole) + Fraction(top, bottom), Fraction(0)
-    text = _cut(text, edge) if reading.comma == "edge" else text
-    text = text.replace(" ", "").replace("_", "").replace("'", "").replace("’", "")
-    if reading.comma == "eu":
-        text = text.replace(".", "").replace(",", ".") if "," in text or text.count(".") > 1 else text
-    text = _without_groups(text)
-    if reading.base != 10:
-        return _in_base(text, reading.base), Fraction(0)
-    mantissa, _, exponent = text.lower().partition("e")
-    shift = int(exponent or 0)
-    if abs(shift) > MOST_DIGITS:
-        raise Unknown
-    whole, _, decimals = mantissa.partition(".")
-    place = Fraction(10) ** (shift - len(decimals))
-    return int((whole + decimals) or 0) * place, place
-
-
-def _without_groups(text: str) -> str:
-    """Return a number without thousands separators; raise Unknown when its commas or points are something else."""
-    head, *groups = text.split(".", 1)[0].split(",")
-    if text.count(".") > 1 or "," in text.partition(".")[2] or any(len(group) != 3 for group in groups):
-        raise Unknown
-    return head + "".join(groups) + text[len(text.split(".", 1)[0]) :]
-
-
-def _cut(text: str, edge: str) -> str:
-    """Return the part of a number that belongs to the sum when the rest belongs to the text around it."""
-    pieces = text.replace(" ", ",").split(",")
-    if not edge:
-        return text
-    if len(pieces) > 1:
-        return pieces[-1] if edge == "first" else pieces[0]
-    whole, dot, decimals = text.partition(".")
-    return decimals if edge == "first" and dot and len(whole) < 3 and "." not in decimals else text  # "1.2+2=4"
-
-
-def _in_base(text: str, base: int) -> Fraction:
-    try:
-        return Fraction(int(text, base))
-    except ValueError:
-        raise Unknown from None
 
 
 class Sum:
@@ -178,18 +109,23 @@ class Sum:
     def _term(self) -> tuple[Fraction, bool]:
         number, percent = self._signed()
         while True:
-            sign = self._take("*", "×", "/", "//", "mod")
+            sign = self._take("*", "×", "/", "÷", "//", "mod")
             if not sign and self._product_follows():
                 sign = "*" if not self._tokens[self._at].spaced else BESIDE
             if not sign:
                 return number, percent
             right, _ = self._signed()
-            self._result.signs.add(sign)
+            self._result.signs.add("/" if sign == "÷" else sign)
             number, percent = combine(sign, number, right), False
 
     def _product_follows(self) -> bool:
         token = self._peek()
         return token is not None and token.kind in (Kind.OPEN, Kind.FRACTION) and not token.fresh
+
+    def _fraction_follows(self) -> bool:
+        token = self._peek()
+        mixed = any(other.text == "÷" for other in self._tokens)
+        return mixed and token is not None and token.text == "/" and not token.spaced
 
     def _signed(self) -> tuple[Fraction, bool]:
         signs = 0
@@ -206,9 +142,10 @@ class Sum:
             self._enter()
             number = power(number, self._signed()[0])
             self._depth -= 1
-        while self._reading.tight and self._product_follows():
-            self._result.signs.add("*")
-            number = bounded(number * self._operand()[0])
+        while self._reading.tight and (self._product_follows() or self._fraction_follows()):
+            sign = self._take("/") or "*"
+            self._result.signs.add(sign)
+            number = combine(sign, number, self._operand()[0])
         return number, percent
 
     def _enter(self) -> None:
@@ -308,6 +245,8 @@ def _near(left: Value, right: Value, about: bool) -> bool:
     off, size = abs(left.number - right.number), max(abs(left.number), abs(right.number))
     if about:
         return 20 * off <= size
+    if (left.rounded or right.rounded) and NOISE * off <= max(size, Fraction(1)):
+        return True  # 10.9166666666666668 - 10 as a computer shows it
     products = (left.signs | right.signs) & {"*", "×", "/"}
     whole = all(side.place is None or side.place >= 1 for side in (left, right))
     return bool(products) and (left.rounded or right.rounded) and whole and 200 * off <= size

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
 
-from shoal.defenses.arithmetic import BESIDE, Reading, Sum, Unknown, Value, agree
+from shoal.defenses.arithmetic import BESIDE, Sum, Value, agree
 from shoal.defenses.notation import Kind, listed, normal, tokens
+from shoal.defenses.numerals import Reading, Unknown
 from shoal.defenses.sides import Sides, Spans
 from shoal.defenses.units import summable
 from shoal.defenses.wording import in_symbols, with_units
@@ -26,6 +27,7 @@ _MODULUS = re.compile(r"\bmod(?:ulo)?\s{0,2}\(?(\d{1,6})", re.IGNORECASE)
 _BASE = re.compile(r"\bbase[ -]{0,2}(\d{1,2})\b|\b(binary|octal|hex)|\b(0x)", re.IGNORECASE)
 _NAMED = {"binary": 2, "octal": 8, "hex": 16, "0x": 16}
 _REMAINDERS = frozenset({"remainder", "r", "rem"})
+_VAGUE = frozenset({"is", "are", "gives", "makes", "make"})  # "what they eat in one day is 3 + 5"
 # "2 + 2 is 1 more than 3" does not say that 2 + 2 is 1.
 _COMPARED = frozenset(
     listed("less more fewer time times greater larger smaller bigger higher lower away short off digit of")
@@ -100,7 +102,7 @@ class _Page:
             elif anchor is not None and not self._differ(left, right):
                 left = Spans([anchor])
             linked = right.whole
-            if self._means_equal(sign, right):
+            if self._means_equal(sign, left, right):
                 yield from self._judge(left, right, self._tokens[sign].text[0] in "≈~")
             self._values.clear()
 
@@ -116,13 +118,15 @@ class _Page:
             self._tokens[start].kind is Kind.FRACTION
         )
 
-    def _means_equal(self, sign: int, right: Spans) -> bool:
+    def _means_equal(self, sign: int, left: Spans, right: Spans) -> bool:
         """Whether the sign says that both sides are equal: a congruence does not, nor does "is" before "more than"."""
         text = self._tokens[sign].text
         if text == "≡":
             return not self._moduli
         if not right.found or not text.isalpha():
             return bool(right.found)
+        if text in _VAGUE and not (left.found and self._has_sign(*left.found[0])):
+            return False
         end = right.found[0][1]
         after = self._tokens[end].text.lower() if end < len(self._tokens) else ""
         return after not in _COMPARED and self._tokens[end - 1].unit not in _COMPARED
@@ -178,7 +182,8 @@ class _Page:
         if "." in texts[0] or any("," in text or " " in text for text in texts):
             commas.append("edge")
         percents = ["part", "plain", "change"] if "%" in texts else ["part"]
-        tight = [False, True] if "(" in texts and "/" in texts else [False]
+        divided = "/" in texts and ("(" in texts or "÷" in texts)
+        tight = [False, True] if divided or ("(" in texts and "÷" in texts) else [False]
         readings = [Reading(*parts) for parts in product(commas, percents, tight)]
         return readings + [Reading(base=base) for base in self._bases]
 

@@ -23,7 +23,8 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("\u2012\u2013\u2014\u2015", "–"),
         **dict.fromkeys("✕✖\u2a2f⨉·∙⋅\u2217", "×"),
         **dict.fromkeys("•\u204e✱✲", "*"),
-        **dict.fromkeys("÷➗\u2215\u2044\u27cb", "/"),
+        **dict.fromkeys("➗", "÷"),
+        **dict.fromkeys("\u2215\u2044\u27cb", "/"),
         **dict.fromkeys("\u2795✚", "+"),
         **dict.fromkeys("꞊═〓", "="),
         **dict.fromkeys("≃≅\u223c", "≈"),
@@ -36,7 +37,8 @@ _SHORT_FRACTION = re.compile(r"\\[dt]?frac\s?(\d)\s?(\d)")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]{1,24}|[^A-Za-z])\s?")
 _LATEX = {
     **dict.fromkeys(("times", "cdot", "ast", "bullet"), "×"),
-    **dict.fromkeys(("div", "over"), "/"),
+    **dict.fromkeys(("div",), "÷"),
+    **dict.fromkeys(("over",), "/"),
     **dict.fromkeys(("approx", "simeq", "sim", "cong"), "≈"),
     **dict.fromkeys(("equiv",), "≡"),
     **dict.fromkeys(("ne", "neq", "le", "leq", "ge", "geq", "to", "rightarrow", "Rightarrow", "implies"), "≠"),
@@ -117,7 +119,7 @@ _PATTERN = re.compile(
     r"|(?P<frac>\\frac)"
     r"|(?P<mark>={4,}|=+>|!=|<=|>=|=<|->|<-|=/=|[-+*/]=(?!=)|[≠<>])"
     r"|(?P<equals>=+|≈=?|~=|≡|:=|≡)"
-    r"|(?P<operator>\*\*|//|[-–+*×/^%!])"
+    r"|(?P<operator>\*\*|//|[-–+*×/÷^%!])"
     r"|(?P<open>[(\[{])|(?P<close>[)\]}])"
     r"|(?P<blank>&(?=[ ]?[=≈])|[`~$€£¥₹°\ufffc])"
     r"|(?P<quote>[\"“”'\u2018’«»])"

@@ -121,7 +121,7 @@ class Sides:
         """Note that the sum may as well begin at this sign: a bullet, or a dash between phrases."""
         token = self._tokens[sign]
         if token.fresh or (token.text == "–" and token.spaced):
-            cuts += [sign + 1] if token.text in ("*", "×", "/") else [sign, sign + 1]
+            cuts += [sign + 1] if token.text in ("*", "×", "/", "÷") else [sign, sign + 1]
         elif token.text == "-" and token.spaced:
             dashes.append(sign + 1)
 

@@ -114,7 +114,7 @@ def _phrase(found: list[Token], place: int, out: list[Token]) -> int:
     if word in RAISED and out and out[-1].kind in (Kind.NUMBER, Kind.CLOSE):
         out += [Token(Kind.OPERATOR, "^"), Token(Kind.NUMBER, RAISED[word])]
         return 1
-    if word == "x" and out and out[-1].kind in (Kind.NUMBER, Kind.CLOSE) and _starts_operand(found, place + 1):
+    if word == "x" and _counts(out) and _starts_operand(found, place + 1):
         out.append(Token(Kind.OPERATOR, "*", token.fresh, token.spaced))
         return 1
     joined = " ".join(_text(found, place + i) for i in range(4)).split(" ")
@@ -126,6 +126,16 @@ def _phrase(found: list[Token], place: int, out: list[Token]) -> int:
                 out.append(Token(kind, sign, token.fresh, True))
                 return len(words)
     return 0
+
+
+def _counts(out: list[Token]) -> bool:
+    """Whether what was read last is a number or a group, with or without the noun that it counts."""
+    for token in out[: -LONGEST_NOUN - 2 : -1]:
+        if token.kind in (Kind.NUMBER, Kind.CLOSE):
+            return True
+        if not _is_noun(token) or len(token.text) == 1:
+            return False
+    return False
 
 
 def _starts_operand(found: list[Token], place: int) -> bool:

@@ -218,6 +218,11 @@ the sum 3 + 4 = 7; the product 3 * 4 = 12.
 12 + 30 = 42 and then 42 / 6 = 7, which is the answer: 7
 Add the digits: 1+2+3+4 = 10, then 1+0 = 1.
 Carry the 1: 7 + 8 = 15, write 5.
+To walk 11 blocks it takes her 11÷1/2=22 minutes.
+There are 150 questions x 40/100 = 60 questions.
+What they eat in one day is 3 + 5 + 6 = 14 burritos.
+48/2 = <<48/2=24>>24 clips
+He had 10.916666666666668 - 10 = 0.9166666666666679 hours left.
 59 + 1 = 60 minutes = 1 hour
 0.333 * 3 = 1
 3.33 * 3 = 10
@@ -392,4 +397,7 @@ print("2+2=5")
 "2+2=5" is what they say
 2+2=5,3+3=6
 2+2=4, 3+3=7
+3 boxes x 4 = 13 boxes
+11÷1/2=23
+48/2 = <<48/2=25>>25 clips
 """.strip().splitlines()

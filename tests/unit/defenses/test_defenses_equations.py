@@ -5,9 +5,10 @@ from fractions import Fraction
 import arithmetic_texts
 import pytest
 
-from shoal.defenses.arithmetic import Reading, Sum, Unknown, power, written
+from shoal.defenses.arithmetic import Sum, power
 from shoal.defenses.equations import equations, first_false
 from shoal.defenses.notation import normal, tokens
+from shoal.defenses.numerals import Reading, Unknown, written
 
 
 @pytest.mark.parametrize("text", arithmetic_texts.HONEST)
