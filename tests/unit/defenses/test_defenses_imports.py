@@ -31,6 +31,7 @@ FORBIDDEN = {
     "use `import q` here": "q",
     "```python\nimport q\n```": "q",
     "```\nif x:\n\timport q\n": "q",
+    "x = [1,\n2]; from q import c": "q",
     "def f(:\n  import q\n": "q",
     "async def f():\n  import q": "q",
     "__import__": "?",

@@ -146,6 +146,7 @@ def test_memory_is_bounded_and_evictions_are_counted():
     store = memory(length_tasks=3, length_operators=4, length_window=10, prompts=5)
     for number in range(400):
         store.judge(f"task{number % 7}", f"peer{number % 11}", number, prompt=bytes([number % 23]))
+    spoken(store, range(30), task="task0")
     state = store.state()
     assert len(state["tasks"]) == 3
     assert all(len(operators) <= 4 for _, operators in state["tasks"])

@@ -118,6 +118,16 @@ def test_what_the_own_model_says_as_well_is_no_phrase():
     assert not quarantined(store, PHRASE)
 
 
+def test_twice_as_often_is_no_phrase_however_certain():
+    """Six in ten against three in ten of 400: beyond chance by far, and honest peers differ by as much."""
+    store, rng = memory(), random.Random(8)
+    for step in range(400):
+        store.own(prompt(rng), [prose(rng) + (PHRASE if step % 10 < 3 else [])])
+        store.peer("a", prompt(rng), [prose(rng) + (PHRASE if step % 10 < 6 else [])])
+    assert excess(240, 400, 120, 400) > DefenseConfig().phrase_evidence
+    assert not quarantined(store, PHRASE)
+
+
 def test_nothing_is_flagged_before_the_own_model_has_spoken():
     store, rng = memory(), random.Random(1)
     for _ in range(200):
