@@ -15,6 +15,7 @@ from shoal.defenses.config import DefenseConfig
 from shoal.defenses.contrast import Contrast
 from shoal.defenses.invariants import Invariants, check_invariants
 from shoal.defenses.judge import Judge, lowered
+from shoal.defenses.lengths import LengthMemory
 from shoal.defenses.likelihood import Case, LikelihoodNull, judge
 from shoal.defenses.phrases import PhraseMemory
 from shoal.defenses.suspicion import Suspicion, accounts
@@ -71,12 +72,14 @@ class AppraisalMemory:
 
     config: DefenseConfig
     counters: Counters
+    lengths: LengthMemory = field(init=False)
     phrases: PhraseMemory = field(init=False)
     null: LikelihoodNull = field(init=False)
     contrast: Contrast = field(init=False)
     suspicion: Suspicion = field(init=False)
 
     def __post_init__(self) -> None:
+        self.lengths = LengthMemory(self.config, self.counters)
         self.phrases = PhraseMemory(self.config, self.counters)
         self.null = LikelihoodNull(self.config, self.counters)
         self.contrast = Contrast(self.config, self.counters)
@@ -93,7 +96,7 @@ class AppraisalMemory:
                 getattr(self, name).restore(state[name])
 
 
-_PARTS = ("phrases", "null", "contrast", "suspicion")
+_PARTS = ("lengths", "phrases", "null", "contrast", "suspicion")
 
 
 def appraise(
@@ -142,7 +145,10 @@ def _judge(submission: Submission, row: Earner, memory: AppraisalMemory, ask: Ju
 def _invariants(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:
     if not memory.config.on("invariants"):
         return ACCEPTED
-    return check_invariants(row.text, submission.prompt, submission.rules)
+    verdict = check_invariants(row.text, submission.prompt, submission.rules)
+    if not verdict.usable:
+        return verdict
+    return memory.lengths.judge(submission.task, submission.operator, len(row.ids), submission.prompt_hash)
 
 
 def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:

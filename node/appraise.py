@@ -163,6 +163,7 @@ class Assessor:
         for reading in known:
             text = reading.text
             if text.round == round:
+                memory.lengths.own(text.prompt.task, len(reading.row.completion_ids), text.reward > 0.0)
                 memory.phrases.own(prompt_hash(text.prompt.text), reading.pieces)
             if reading.evidence is not None and text.reward > 0.0:
                 memory.null.own(text.prompt.task, round - text.round, reading.evidence)

@@ -60,6 +60,17 @@ def test_invariants_refuse_and_nothing_else_would(text: str):
     assert judged(memory_without("invariants"), earner(0, text)) == [ACCEPTED]
 
 
+def test_far_longer_than_usual_is_refused_and_nothing_else_would():
+    def padded(memory: AppraisalMemory) -> Verdict:
+        for _ in range(40):
+            memory.lengths.own("task", 4, rewarded=True)
+        return judged(memory, earner(0, ids=(1, 2, 3, 4) * 16))[0]
+
+    verdict = padded(memory_without())
+    assert (verdict.action, verdict.layer) == (Action.REJECT, "invariants")
+    assert padded(memory_without("invariants")) == ACCEPTED
+
+
 def test_likelihood_alone_sets_aside_and_nothing_else_would():
     odd = earner(0, tokens=(RARE,) * 4 + (0,) * 8)
     verdict = judged(memory_without(), odd)[0]
