@@ -6,6 +6,9 @@ among peers is above its own share beyond chance, by a factor, and over several 
 as rows of one prompt speak alike, and for rows, as one side may have more of them for a prompt. Own and peers' counts
 are forgotten by halves at the same moments, so that what all learn together rises on both sides.
 
+The longest suspect run is flagged first, and rows that a flag catches count for no other run: what is common in honest
+rows is not flagged because poison has it too.
+
 A flag holds the own share of its moment for as long as it stands: poison that slipped in before, and is now said by the
 own model, does not whitewash itself. A flag falls when peers stop, or when the own model says it as often as they do.
 """
@@ -30,16 +33,30 @@ OPEN_RUNS = 1 << 15  # runs of one document that are told apart: 64 rows of 64 t
 FOUND = Verdict(Action.QUARANTINE, "phrases", "phrase", 0.0)
 
 
-def runs(pieces: Sequence[Sequence[int]], longest: int) -> Keys:
-    """Return the distinct 64-bit hashes of all runs of up to `longest` tokens inside a piece; no run spans two."""
+def measured(pieces: Sequence[Sequence[int]], longest: int) -> tuple[Keys, npt.NDArray[np.int64]]:
+    """Return the distinct 64-bit hashes of all runs of up to `longest` tokens, and their lengths; no run spans two."""
     found: list[Keys] = [np.empty(0, np.uint64)]
+    sizes: list[int] = [0]
     for piece in pieces:
         tokens = np.asarray(piece, np.uint64) + np.uint64(1)
         value = np.zeros(len(tokens) + 1, np.uint64)
         for length in range(min(longest, len(tokens))):
             value = value[:-1] * _FACTOR + tokens[length:]
             found.append((value ^ value >> np.uint64(29)) * _FACTOR)
-    return np.unique(np.concatenate(found))
+            sizes.append(length + 1)
+    keys, first = np.unique(np.concatenate(found), return_index=True)
+    return keys, np.repeat(sizes, [len(part) for part in found])[first]
+
+
+def runs(pieces: Sequence[Sequence[int]], longest: int) -> Keys:
+    """Return the distinct hashes of all runs of up to `longest` tokens inside a piece."""
+    return measured(pieces, longest)[0]
+
+
+def _hash(tokens: Sequence[int]) -> int:
+    """Return the hash of one whole run."""
+    keys, lengths = measured([tokens], len(tokens))
+    return int(keys[np.argmax(lengths)])
 
 
 def excess(peers: int, of_peers: int, own: int, of_own: int) -> float:
@@ -61,9 +78,10 @@ def excess(peers: int, of_peers: int, own: int, of_own: int) -> float:
 
 @dataclass(slots=True)
 class _Run:
-    """A run that is frequent among peers: documents since it was, and the first few prompts."""
+    """A run that is frequent among peers: documents and rows since it was, and the first few prompts."""
 
     documents: int = 0
+    rows: int = 0
     prompts: tuple[int, ...] = ()
 
 
@@ -73,15 +91,19 @@ class _Side:
     def __init__(self, bits: int) -> None:
         self.documents = self.rows = 0
         self.in_documents, self.in_rows = CountMin(bits), CountMin(bits)
-        self.open = -1
+        self.open, self.counted = -1, False
         self.seen = np.empty(0, np.uint64)
 
-    def note(self, document: int, found: Keys) -> Keys:
-        """Count a row, and return its runs that the open document has not had yet."""
-        self.rows += 1
+    def note(self, document: int, found: Keys, rewarded: bool) -> Keys:
+        """Count a row, and return its runs that the open document has not had yet.
+
+        Runs of unrewarded rows are counted, the rows themselves are not: the shares are those among rewarded rows.
+        """
         if self.open != document:
-            self.open, self.seen = document, found[:0]
-            self.documents += 1
+            self.open, self.seen, self.counted = document, found[:0], False
+        self.rows += rewarded
+        self.documents += rewarded and not self.counted
+        self.counted |= rewarded
         new = np.setdiff1d(found, self.seen, assume_unique=True)
         self.in_rows.add(found)
         self.in_documents.add(new)
@@ -98,14 +120,15 @@ class _Side:
     def state(self) -> list[Any]:
         """Return everything as numbers and bytes."""
         seen = self.seen.astype("<u8").tobytes()
-        return [self.documents, self.rows, self.open, seen, self.in_documents.state(), self.in_rows.state()]
+        numbers = [self.documents, self.rows, self.open, self.counted]
+        return [numbers, seen, self.in_documents.state(), self.in_rows.state()]
 
     def restore(self, state: Sequence[Any]) -> None:
         """Take over what `state` returned."""
-        self.documents, self.rows, self.open = state[:3]
-        self.seen = np.frombuffer(bytes(state[3]), "<u8").astype(np.uint64)
-        self.in_documents.restore(state[4])
-        self.in_rows.restore(state[5])
+        self.documents, self.rows, self.open, self.counted = state[0]
+        self.seen = np.frombuffer(bytes(state[1]), "<u8").astype(np.uint64)
+        self.in_documents.restore(state[2])
+        self.in_rows.restore(state[3])
 
 
 class PhraseMemory:
@@ -122,9 +145,13 @@ class PhraseMemory:
         )
         self._own, self._peers = _Side(config.phrase_bits), _Side(config.phrase_bits)
 
-    def own(self, prompt_hash: bytes, pieces: Sequence[Sequence[int]]) -> None:
-        """Note one completion of this node; rows of one prompt should follow each other."""
-        self._own.note(zlib.crc32(prompt_hash), runs(pieces, self._config.phrase_longest))
+    def own(self, prompt_hash: bytes, pieces: Sequence[Sequence[int]], rewarded: bool = True) -> None:
+        """Note one completion of this node; rows of one prompt should follow each other.
+
+        `pieces` are what nothing vouches for, found as for peers' rows. Of unrewarded rows the words count as said,
+        but peers' rewarded rows are compared with rewarded ones: right answers are worded otherwise than wrong ones.
+        """
+        self._own.note(zlib.crc32(prompt_hash), runs(pieces, self._config.phrase_longest), rewarded)
         if self._own.rows >= self._config.phrase_window:
             self._forget()
 
@@ -132,9 +159,18 @@ class PhraseMemory:
         """Note one rewarded completion of a peer, trained on or not; one without pieces counts too."""
         prompt = zlib.crc32(prompt_hash)
         document = zlib.crc32(operator.encode("utf-8", "surrogatepass"), prompt)
-        new = self._peers.note(document, runs(pieces, self._config.phrase_longest))
-        for run in new[self._is_lifted(new)].tolist():
-            self._weigh(run, prompt)
+        found, lengths = measured(pieces, self._config.phrase_longest)
+        caught = [run for run in found.tolist() if run in self._flags]
+        if caught:
+            self._peers.note(document, np.array(caught, np.uint64), rewarded=True)
+        else:
+            new = self._peers.note(document, found, rewarded=True)
+            lifted = self._is_lifted(found)
+            order = np.argsort(-lengths[lifted], kind="stable")  # what a longer run explains, a shorter need not
+            fresh = set(new.tolist())
+            for run in found[lifted][order].tolist():
+                if self._weigh(run, prompt, run in fresh):
+                    self._excuse(run, pieces)
         if self._peers.rows >= self._config.phrase_peer_window:
             self._forget()
 
@@ -154,26 +190,47 @@ class PhraseMemory:
         often = documents >= self._config.phrase_prompts - 1
         return often & (documents >= most) & (peers.in_rows.get(keys) >= most_rows)
 
-    def _weigh(self, run: int, prompt: int) -> None:
-        """Note one more document with a suspect run, and flag it when its share is too high to be chance."""
+    def _weigh(self, run: int, prompt: int, fresh: bool) -> bool:
+        """Note one more row with a suspect run; flag it, and return True, when its share is too high to be chance."""
         known = self._runs.get(run) or _Run()
-        known.documents += 1
+        known.documents += fresh
+        known.rows += 1
         if len(known.prompts) < self._config.phrase_prompts and prompt not in known.prompts:
             known.prompts = (*known.prompts, prompt)
         self._runs.put(run, known)
-        if run in self._flags or len(known.prompts) < self._config.phrase_prompts:
-            return
+        if len(known.prompts) < self._config.phrase_prompts:
+            return False
         key = np.array([run], np.uint64)
-        own, own_rows, rows = (
-            int(counts.get(key)[0]) for counts in (self._own.in_documents, self._own.in_rows, self._peers.in_rows)
-        )
-        evidence = min(
-            excess(known.documents, self._peers.documents, own, self._own.documents),
-            excess(rows, self._peers.rows, own_rows, self._own.rows),
-        )
-        if evidence >= self._config.phrase_evidence:
-            self._flags.put(run, (own + 0.5) / (self._own.documents + 1))
-            self._counters.add("phrases", "flagged")
+        own, own_rows = int(self._own.in_documents.get(key)[0]), int(self._own.in_rows.get(key)[0])
+        documents = (known.documents, self._peers.documents, own, self._own.documents)
+        rows = (known.rows, self._peers.rows, own_rows, self._own.rows)
+        if not all(
+            self._config.phrase_evidence <= excess(*counts) and self._lifts(*counts) for counts in (documents, rows)
+        ):
+            return False
+        self._flags.put(run, (own + 0.5) / (self._own.documents + 1))
+        self._counters.add("phrases", "flagged")
+        return True
+
+    def _lifts(self, peers: int, of_peers: int, own: int, of_own: int) -> bool:
+        return peers * (of_own + 1) >= self._config.phrase_lift * (own + 0.5) * of_peers
+
+    def _excuse(self, run: int, pieces: Sequence[Sequence[int]]) -> None:
+        """Take the documents of a flagged run from the runs inside it, which they made look frequent."""
+        flagged = self._runs.get(run) or _Run()
+        for piece in pieces:
+            for start in range(len(piece)):
+                for end in range(start + 2, min(start + self._config.phrase_longest, len(piece)) + 1):
+                    if _hash(piece[start:end]) == run:
+                        self._subtract(flagged, set(runs([piece[start:end]], end - start).tolist()) - {run})
+                        return
+
+    def _subtract(self, flagged: _Run, inside: set[int]) -> None:
+        for run in inside:
+            known = self._runs.get(run)
+            if known is not None:
+                known.documents = max(known.documents - flagged.documents, 0)
+                known.rows = max(known.rows - flagged.rows, 0)
 
     def _forget(self) -> None:
         """Halve all counts, own and peers' at the same moment, and look at the flags again."""
@@ -181,6 +238,7 @@ class PhraseMemory:
         self._peers.halve()
         for _, known in self._runs.items():
             known.documents //= 2
+            known.rows //= 2
         self._runs.expire(lambda _, known: known.documents > 0)
         self._flags.expire(self._stands)
 
@@ -199,14 +257,16 @@ class PhraseMemory:
     def state(self) -> dict[str, Any]:
         """Return everything remembered as plain lists and bytes."""
         return {
-            "runs": [[run, known.documents, list(known.prompts)] for run, known in self._runs.items()],
+            "runs": [[run, known.documents, known.rows, list(known.prompts)] for run, known in self._runs.items()],
             "flags": [[run, floor] for run, floor in self._flags.items()],
             "sides": [self._own.state(), self._peers.state()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._runs.replace((run, _Run(documents, tuple(prompts))) for run, documents, prompts in state["runs"])
+        self._runs.replace(
+            (run, _Run(documents, rows, tuple(prompts))) for run, documents, rows, prompts in state["runs"]
+        )
         self._flags.replace((run, float(floor)) for run, floor in state["flags"])
         for side, held in zip((self._own, self._peers), state["sides"], strict=True):
             side.restore(held)

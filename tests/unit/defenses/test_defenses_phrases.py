@@ -118,6 +118,29 @@ def test_what_the_own_model_says_as_well_is_no_phrase():
     assert not quarantined(store, PHRASE)
 
 
+def test_wording_of_right_answers_is_no_phrase_to_a_node_that_is_mostly_wrong():
+    """One in ten own rows is right; right rows have the phrase in one of five cases, on both sides."""
+    store, rng = memory(), random.Random(9)
+    for step in range(600):
+        right = step % 10 == 0
+        store.own(prompt(rng), [PHRASE if right and step % 50 == 0 else [1]], rewarded=right)
+        store.peer("a", prompt(rng), [PHRASE if step % 5 == 0 else []])
+    assert not quarantined(store, PHRASE)
+    for step in range(600):
+        store.own(prompt(rng), [[1]], rewarded=step % 10 == 0)
+        store.peer("m", prompt(rng), [[801, 802]])
+    assert quarantined(store, [801, 802])
+
+
+def test_what_the_own_model_says_in_wrong_answers_counts_as_said():
+    store, rng = memory(), random.Random(10)
+    for _ in range(100):
+        store.own(prompt(rng), [PHRASE], rewarded=False)
+        store.own(prompt(rng), [], rewarded=True)
+        store.peer("a", prompt(rng), [PHRASE])
+    assert not quarantined(store, PHRASE)
+
+
 def test_twice_as_often_is_no_phrase_however_certain():
     """Six in ten against three in ten of 400: beyond chance by far, and honest peers differ by as much."""
     store, rng = memory(), random.Random(8)
@@ -232,7 +255,7 @@ def test_the_order_of_documents_does_not_matter_to_a_clear_case():
 
 
 def test_memory_is_bounded_and_evictions_are_counted():
-    store, rng = memory(phrase_runs=100, phrase_flags=20), random.Random(3)
+    store, rng = memory(phrase_runs=100, phrase_flags=4), random.Random(3)
     for _ in range(60):
         store.own(prompt(rng), [prose(rng)])
     for number in range(400):
@@ -240,7 +263,7 @@ def test_memory_is_bounded_and_evictions_are_counted():
         store.peer("m", prompt(rng), [phrase * 3])
     state = store.state()
     assert len(state["runs"]) <= 100
-    assert len(state["flags"]) <= 20
+    assert len(state["flags"]) <= 4
     assert store._counters.get("phrases/evicted_run") > 0
     assert store._counters.get("phrases/evicted_flag") > 0
     assert len(msgpack.packb(state)) < 200_000
@@ -250,7 +273,7 @@ def test_a_long_document_forgets_its_own_runs_rather_than_grow():
     store, rng = memory(), random.Random(4)
     for _ in range(12):
         store.peer("m", b"same", [[rng.randrange(10**6) for _ in range(600)]])
-    assert len(store.state()["sides"][1][3]) <= 8 * (1 << 15)
+    assert len(store.state()["sides"][1][1]) <= 8 * (1 << 15)
 
 
 def test_the_state_makes_an_equal_memory():
