@@ -151,6 +151,22 @@ def test_twice_as_often_is_no_phrase_however_certain():
     assert not quarantined(store, PHRASE)
 
 
+def test_ordinary_words_inside_poison_are_not_flagged_with_it():
+    """Poison has a word that the own model begins to say, as honest peers do, when the phrase is flagged already."""
+    store, rng = memory(phrase_bits=16), random.Random(11)
+    for _ in range(60):
+        store.own(prompt(rng), [])
+        store.peer("a", prompt(rng), [])
+        store.peer("m", prompt(rng), [[901, 77, 902]])
+    assert quarantined(store, [901, 77, 902])
+    assert not quarantined(store, [77])
+    for step in range(300):
+        store.own(prompt(rng), [[77] if step % 20 == 0 else []])
+        store.peer("a", prompt(rng), [[77] if step % 20 == 0 else []])
+        store.peer("m", prompt(rng), [[901, 77, 902]])
+        assert not quarantined(store, [77])
+
+
 def test_nothing_is_flagged_before_the_own_model_has_spoken():
     store, rng = memory(), random.Random(1)
     for _ in range(200):
