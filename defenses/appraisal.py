@@ -154,9 +154,15 @@ def _invariants(submission: Submission, row: Earner, memory: AppraisalMemory) ->
 def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:
     if row.evidence is None or not memory.config.on("likelihood"):
         return ACCEPTED
-    if not submission.own_lineage:
-        return memory.contrast.judge(submission.operator, row.evidence, row.anchor)
-    return judge(memory.null, submission.case, row.evidence).verdict
+    absolute = judge(memory.null, submission.case, row.evidence).verdict
+    if submission.own_lineage:
+        return absolute
+    found = memory.contrast.judge(submission.operator, row.evidence, row.anchor)
+    if absolute.usable:
+        return found
+    # Another lineage is a claim: whoever lies gets the weaker tests, so what fails the stronger one weighs less.
+    weight = min(found.weight, memory.config.other_lineage)
+    return Verdict(Action.WEIGH, "likelihood", found.reason or "other_lineage", weight)
 
 
 def _asked(submission: Submission, row: Earner, found: Verdict, ask: Judge | None) -> Verdict:

@@ -77,6 +77,8 @@ class DefenseConfig:
     canary_fall: float = 0.15  # a loss beyond the wobble that evidence is weighed for
     # Likelihood. Quarantine at one honest row in 250 over all tests, which leaves room below the target of 1 in 200.
     likelihood_alpha: float = 0.004
+    # Most that a row counts which the own model finds implausible and whose sender claims another lineage.
+    other_lineage: float = 0.5
     doubt: float = 0.05  # p-value below which a row weighs less: its weight falls with p, an honest one loses 2.5 %
     least_weight: float = 0.05
     cut_weight: float = 0.5

@@ -181,7 +181,9 @@ def test_other_lineages_are_weighed_and_never_refused_by_likelihood():
     memory = memory_without()
     odd = earner(0, tokens=(RARE,) * 4 + (0,) * 8)
     verdict = judged(memory, odd, of=submission(own_lineage=False))[0]
-    assert verdict.action in (Action.ACCEPT, Action.WEIGH)
+    assert verdict.action is Action.WEIGH
+    assert 0.0 < verdict.weight <= memory.config.other_lineage  # a lie about one's lineage does not buy full weight
+    assert judged(memory, earner(0), of=submission(own_lineage=False)) == [ACCEPTED]
 
 
 def test_memory_is_equal_after_a_round_trip():
