@@ -164,7 +164,7 @@ class Assessor:
             text = reading.text
             if text.round == round:
                 memory.lengths.own(text.prompt.task, len(reading.row.completion_ids), text.reward > 0.0)
-                memory.phrases.own(prompt_hash(text.prompt.text), reading.pieces)
+                memory.phrases.own(prompt_hash(text.prompt.text), reading.pieces, text.reward > 0.0)
             if reading.evidence is not None and text.reward > 0.0:
                 memory.null.own(text.prompt.task, round - text.round, reading.evidence)
                 memory.contrast.own(reading.evidence)
