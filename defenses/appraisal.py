@@ -29,7 +29,8 @@ class Earner:
     """One completion that earned a reward: its own-token ids, which of them are vouched for, and its evidence.
 
     `evidence` is None where the own model did not read it (too long, or the likelihood layer is off); `anchor` is what
-    the public base model of a sender of another lineage says, where this node has one at hand.
+    the public base model of a sender of another lineage says, where this node has one at hand. `unread`: it is so much
+    longer than what this node samples that nobody looks at it.
     """
 
     row: int
@@ -38,6 +39,7 @@ class Earner:
     vouched: Sequence[bool]
     evidence: TokenEvidence | None = None
     anchor: TokenEvidence | None = None
+    unread: bool = False
 
     @property
     def pieces(self) -> list[list[int]]:
@@ -128,6 +130,8 @@ def appraise(
 
 def _judge(submission: Submission, row: Earner, memory: AppraisalMemory, ask: Judge | None) -> Verdict:
     """Judge one row by everything that is on, cheapest first."""
+    if row.unread:
+        return Verdict(Action.QUARANTINE, "invariants", "beyond_own_length", 0.0)
     found = _invariants(submission, row, memory)
     if not found.usable:
         return found
@@ -145,10 +149,11 @@ def _judge(submission: Submission, row: Earner, memory: AppraisalMemory, ask: Ju
 def _invariants(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:
     if not memory.config.on("invariants"):
         return ACCEPTED
-    verdict = check_invariants(row.text, submission.prompt, submission.rules)
-    if not verdict.usable:
-        return verdict
-    return memory.lengths.judge(submission.task, submission.operator, len(row.ids), submission.prompt_hash)
+    # Lengths first: what is far too long is not parsed.
+    length = memory.lengths.judge(submission.task, submission.operator, len(row.ids), submission.prompt_hash)
+    if not length.usable:
+        return length
+    return _graver(length, check_invariants(row.text, submission.prompt, submission.rules))
 
 
 def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:

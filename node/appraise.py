@@ -22,17 +22,19 @@ from shoal.trainer.evidence import RowEvidence
 from shoal.trainer.step import Trainer
 from shoal.trainer.tasks.base import Prompt
 
+LONGEST = 2  # times the own cap on completions: longer rows of peers are not read
 AGED_ROWS = 8  # own completions of earlier rounds read again in a pass: a few per cent of what an update reads
 KEPT_ROWS = 16  # of each round, to be read again when they have aged
 
 
 @dataclass(frozen=True, slots=True)
 class AppraisalContext:
-    """What appraisal judges by: the rules of a task, the sampling temperature, how many own sets an update takes,
-    the age in rounds up to which it calibrates, and the judge if there is one."""
+    """What appraisal judges by: the rules of a task, the sampling temperature and longest completion, how many
+    own sets an update takes, the age in rounds up to which it calibrates, and the judge if there is one."""
 
     rules: Callable[[str], Invariants]
     temperature: float
+    max_tokens: int
     sets: int
     oldest: int
     judge: Judge | None = None
@@ -86,9 +88,10 @@ class Assessor:
         ]
         readings = read(self.trainer.policy, [*fresh, *aged, *theirs], self.context.temperature)
         known, rest = readings[: len(fresh) + len(aged)], readings[len(fresh) + len(aged) :]
+        readable = [reading for reading in rest if not self._too_long(reading)]
         needed = self._needed(own, known[: len(fresh)])
         if self.memory.config.on("likelihood"):
-            ask(self.trainer, [*needed, *known[len(fresh) :], *rest])
+            ask(self.trainer, [*needed, *known[len(fresh) :], *readable])
         self._learn(known, round)
         self._keep(fresh, round)
         at = iter(rest)
@@ -101,7 +104,15 @@ class Assessor:
         """Judge the rows of one rollout that earned something; the others stay as they are."""
         anchors = self._anchors(candidate, [reading.text for _, reading in earners])
         rows = [
-            Earner(one.row, one.text, reading.row.completion_ids, reading.vouched, reading.evidence, anchor)
+            Earner(
+                one.row,
+                one.text,
+                reading.row.completion_ids,
+                reading.vouched,
+                reading.evidence,
+                anchor,
+                self._too_long(reading),
+            )
             for (one, reading), anchor in zip(earners, anchors, strict=True)
         ]
         found = appraise(self._submission(candidate, round), rows, self.memory, self.context.judge, round)
@@ -115,6 +126,10 @@ class Assessor:
         )
         screened = replace(candidate.screened, verdicts=said)
         return replace(candidate, screened=screened, peer=replace(candidate.peer, completions=left))
+
+    def _too_long(self, reading: Reading) -> bool:
+        """Whether a peer's row would cost far more time and memory than anything that this node samples itself."""
+        return len(reading.row.completion_ids) > LONGEST * self.context.max_tokens
 
     def _anchors(self, candidate: Candidate, texts: Sequence[Text]) -> list[RowEvidence | None]:
         """Ask the public base model of a sender of another lineage, where this node has it."""

@@ -196,6 +196,7 @@ def _assessor(conduct: Conduct, gate: Gate, prompts: LocalPrompts, trainer: Trai
     context = AppraisalContext(
         rules=prompts.invariants,
         temperature=habits.sampling.temperature,
+        max_tokens=habits.sampling.max_tokens,
         sets=habits.mixing.local,
         oldest=prompts.manifest.limits.max_age_rounds,
         judge=conduct.judge(gate.counters),

@@ -71,6 +71,12 @@ def test_far_longer_than_usual_is_refused_and_nothing_else_would():
     assert padded(memory_without("invariants")) == ACCEPTED
 
 
+def test_what_nobody_read_is_set_aside():
+    unread = Earner(0, "1+1=3 " * 9, (1,) * 99, [False] * 99, unread=True)
+    verdict = judged(memory_without(), unread)[0]
+    assert (verdict.action, verdict.reason) == (Action.QUARANTINE, "beyond_own_length")
+
+
 def test_likelihood_alone_sets_aside_and_nothing_else_would():
     odd = earner(0, tokens=(RARE,) * 4 + (0,) * 8)
     verdict = judged(memory_without(), odd)[0]
