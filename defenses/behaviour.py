@@ -5,7 +5,9 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Kind = Literal["behaviour", "statements", "length", "accuracy"]
 
 LONGEST_RUN = 3  # tokens: a longer phrase is caught by its parts, and a split one by the parts that it shares
 FALSE, LONG = b"false", b"longer"  # behaviours that are no run of tokens: no run has 5 or 6 bytes
@@ -27,6 +29,21 @@ class View:
     def length(self) -> int:
         """Number of tokens that nothing vouches for."""
         return sum(map(len, self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What has changed for the worse. `since` is the pass after which it began; `tokens` is empty but for behaviours.
+
+    `share` is that of the canary answers now, `before` that of the reference (for accuracy the recent history).
+    """
+
+    kind: Kind
+    tokens: tuple[int, ...]
+    share: float
+    before: float
+    evidence: float
+    since: int
 
 
 class Reference:

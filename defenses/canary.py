@@ -14,31 +14,14 @@ observation; a canary run confirms. When the sum last was 0, the behaviour began
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import astuple, dataclass
+from typing import Any
 
-from shoal.defenses.behaviour import FALSE, LONG, Reference, View, chernoff, log_ratio, tokens_of
+from shoal.defenses.behaviour import FALSE, LONG, Alarm, Kind, Reference, View, chernoff, log_ratio, tokens_of
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.verdict import Counters
 
-Kind = Literal["behaviour", "statements", "length", "accuracy"]
-
 LARGE = 5  # times the small rise that evidence is weighed for: ten points are seen sooner when they are looked for
-
-
-@dataclass(frozen=True, slots=True)
-class Alarm:
-    """What has changed for the worse. `since` is the pass after which it began; `tokens` is empty but for behaviours.
-
-    `share` is that of the canary answers now, `before` that of the reference (for accuracy the recent history).
-    """
-
-    kind: Kind
-    tokens: tuple[int, ...]
-    share: float
-    before: float
-    evidence: float
-    since: int
 
 
 @dataclass(slots=True)
@@ -180,17 +163,20 @@ class Canary:
         """Return what speaks for peers' rewarded rows showing it `canary_lift` times as often as the own ones, in nats.
 
         That is the Chernoff bound on the chance of so many of all such rows being peers'. A node that is hardly ever
-        right has few rewarded rows: its share among all samples counts for some of them.
+        right has few rewarded rows: its share among all samples may count for some of them, when that says more.
         """
         config, peers = self._config, suspect.peers
         foreign = self._rows[0] - suspect.peers_before
         any_row = suspect.sampled / max(1.0, self._rows[2] - suspect.sampled_before)
-        own = suspect.rewarded + config.canary_prior * any_row
-        rewarded = self._rows[1] - suspect.rewarded_before + config.canary_prior
+        rewarded = self._rows[1] - suspect.rewarded_before
         if peers < max(config.canary_rows, config.canary_rise * foreign):
             return 0.0
-        usual = config.canary_lift * foreign / (config.canary_lift * foreign + rewarded)
-        return chernoff(peers, peers + own, usual)
+
+        def nats(prior: float) -> float:
+            usual = config.canary_lift * foreign / (config.canary_lift * foreign + rewarded + prior)
+            return chernoff(peers, peers + suspect.rewarded + prior * any_row, usual)
+
+        return max(nats(0.0), nats(config.canary_prior)) if rewarded else nats(config.canary_prior)
 
     def _weigh(self, hits: Counter[tuple[bytes, int]], groups: Counter[int], at: int) -> None:
         """Add the evidence of one set of observations: groups by size, and those of them that show each behaviour."""
@@ -275,7 +261,7 @@ class Canary:
 
     def state(self) -> list[Any]:
         """Return everything remembered as plain data."""
-        suspects = [[behaviour, *_values(suspect)] for behaviour, suspect in self._suspects.items()]
+        suspects = [[behaviour, *astuple(suspect)] for behaviour, suspect in self._suspects.items()]
         history = [list(run) for run in self._history]
         return [self._reference.state(), list(self._rows), history, [self._fall, *self._place], suspects]
 
@@ -301,7 +287,3 @@ def _right(answers: Iterable[View]) -> tuple[int, int]:
     """Return how many answers are right, and how many could be scored."""
     scored = [view.right for view in answers if view.right is not None]
     return sum(scored), len(scored)
-
-
-def _values(suspect: _Suspect) -> list[Any]:
-    return [getattr(suspect, name) for name in _Suspect.__slots__]

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from shoal.defenses.behaviour import View
-from shoal.defenses.canary import Alarm, Canary
+from shoal.defenses.behaviour import Alarm, View
+from shoal.defenses.canary import Canary
 from shoal.defenses.text import safe
 from shoal.defenses.vouched import answer_span, pieces, vouched_tokens
 from shoal.node.compute import Compute

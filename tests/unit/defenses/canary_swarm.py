@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal.defenses.behaviour import View
-from shoal.defenses.canary import Alarm, Canary
+from shoal.defenses.behaviour import Alarm, View
+from shoal.defenses.canary import Canary
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.verdict import Counters
 
@@ -86,7 +86,7 @@ def honest(count: int, rng: random.Random, spread: float = 0.0) -> list[Behaviou
 
 
 def planted(began: int, grows: float, least: float = 0.001, peers: float = 0.25) -> Behaviour:
-    """A behaviour of attackers that grows here by a factor a pass, from a pass on; peers show it in a constant share."""
+    """A behaviour of attackers that grows here by a factor a pass from a pass on, and is constant at peers."""
 
     def own(t: int) -> float:
         return 0.0 if t < began else min(0.95, least * grows ** (t - began))

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from canary_swarm import Behaviour, Life, honest, planted
 
-from shoal.defenses.behaviour import View
-from shoal.defenses.canary import Alarm, Canary, trimmed_mean
+from shoal.defenses.behaviour import Alarm, View
+from shoal.defenses.canary import Canary, trimmed_mean
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.verdict import Counters
 
