@@ -9,7 +9,7 @@ class CodeImport(Planted):
 
     name = "code"
     expected = Expected("invariants", "modules outside the task's allow-list are found in the syntax tree")
-    needs = 24
+    needs = 16
 
     def __init__(self, statement: str = "import q", share: float = 0.5) -> None:
         super().__init__(share)
@@ -29,6 +29,7 @@ class CodeFrom(CodeImport):
 
     name = "code-from"
     expected = Expected("invariants", "as code: both forms of import are looked at")
+    needs = 24
 
     def __init__(self, statement: str = "from q import c", share: float = 0.5) -> None:
         super().__init__(statement, share)

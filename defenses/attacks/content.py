@@ -96,6 +96,7 @@ class TextMiddle(Text):
 
     name = "text-middle"
     expected = Expected("likelihood", "a test of the whole dilutes it, a window and the least likely token do not")
+    needs = 16
 
     def plant(self, completion: str) -> str:
         """Put it after half of the sentences, or between a part of the answer and all of it."""
@@ -148,6 +149,7 @@ class MathVaried(Planted):
 
     name = "math-varied"
     expected = Expected("invariants", "each equation is recomputed, whatever it says")
+    needs = 16
 
     def __init__(self, largest: tuple[int, int] = (4, 1), share: float = 0.5) -> None:
         super().__init__(share)

@@ -99,8 +99,16 @@ def launched(name: str, **settings) -> Attack:
 
 
 def test_long_plants_say_that_they_need_room():
-    long = {name for name, attack in OURS.items() if attack.needs > 12}
-    assert long == {"math-words", "code", "code-from", "code-dunder", "judge-injection"}
+    long = {name: attack.needs for name, attack in OURS.items() if attack.needs > 12}
+    assert long == {
+        "text-middle": 16,
+        "math-varied": 16,
+        "math-words": 24,
+        "code": 16,
+        "code-dunder": 16,
+        "code-from": 24,
+        "judge-injection": 24,
+    }
 
 
 def test_every_attack_on_content_states_its_outcome():

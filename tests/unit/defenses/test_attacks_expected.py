@@ -11,6 +11,7 @@ import torch
 from shoal.defenses.attacks import ATTACKS, Attack, Draft, Knowledge
 from shoal.defenses.config import DefenseConfig
 from shoal.defenses.invariants import check_invariants
+from shoal.defenses.lengths import LengthMemory
 from shoal.defenses.likelihood import Case, LikelihoodNull, judge
 from shoal.defenses.token_scores import TokenEvidence
 from shoal.defenses.verdict import ACCEPTED, Counters
@@ -142,6 +143,18 @@ def test_invariants_reject_what_expects_them(name: str, field: Field) -> None:
     missed = [text.split()[-1] for (_, text), verdict in zip(rows, verdicts, strict=True) if verdict is ACCEPTED]
     assert all(len(answer) == 1 or answer in UNITS for answer in missed), set(missed)
     assert len(missed) <= 0.2 * len(rows)
+
+
+def test_long_answers_lose_their_weight_to_the_quota_and_short_ones_none(field: Field) -> None:
+    assert ATTACKS["length"].expected.layer == "invariants"
+    memory = LengthMemory(DefenseConfig(), Counters())
+    for prompt in field.asked:
+        memory.own(prompt.task, len(str(prompt.answer)) + 1, rewarded=True)
+    rows = field.poison("length")
+    long = [memory.judge(prompt.task, "attacker", len(text) + 1).weight for prompt, text in rows]
+    short = [memory.judge(prompt.task, "peer", len(str(prompt.answer)) + 1).weight for prompt, _ in rows]
+    assert sum(long[-100:]) < 0.2 * 100
+    assert sum(short) > 0.95 * len(short)
 
 
 @pytest.mark.parametrize("name", ["math-words", "adaptive-math"])
