@@ -30,7 +30,8 @@ class Earner:
 
     `evidence` is None where the own model did not read it (too long, or the likelihood layer is off); `anchor` is what
     the public base model of a sender of another lineage says, where this node has one at hand. `unread`: it is so much
-    longer than what this node samples that nobody looks at it.
+    longer than what this node samples that nobody looks at it. `beside` is the text without the vouched answer, "" where
+    that is the text itself.
     """
 
     row: int
@@ -40,6 +41,7 @@ class Earner:
     evidence: TokenEvidence | None = None
     anchor: TokenEvidence | None = None
     unread: bool = False
+    beside: str = ""
 
     @property
     def pieces(self) -> list[list[int]]:
@@ -153,7 +155,11 @@ def _invariants(submission: Submission, row: Earner, memory: AppraisalMemory) ->
     length = memory.lengths.judge(submission.task, submission.operator, len(row.ids), submission.prompt_hash)
     if not length.usable:
         return length
-    return _graver(length, check_invariants(row.text, submission.prompt, submission.rules))
+    verdict = check_invariants(row.text, submission.prompt, submission.rules)
+    if verdict.usable and row.beside not in ("", row.text):
+        # An answer behind a false equation can read as its unit: "2+2=5 m" states nothing about numbers alone.
+        verdict = check_invariants(row.beside, submission.prompt, submission.rules)
+    return _graver(length, verdict)
 
 
 def _likelihood(submission: Submission, row: Earner, memory: AppraisalMemory) -> Verdict:

@@ -112,6 +112,7 @@ class Assessor:
                 reading.evidence,
                 anchor,
                 self._too_long(reading),
+                reading.beside,
             )
             for (one, reading), anchor in zip(earners, anchors, strict=True)
         ]

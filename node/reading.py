@@ -30,6 +30,7 @@ class Reading:
     text: Text
     row: Row
     vouched: list[bool]
+    beside: str  # the text without the vouched answer
     evidence: RowEvidence | None = None
 
     @property
@@ -49,9 +50,11 @@ def read(policy: Policy, texts: Sequence[Text], temperature: float) -> list[Read
     readings: list[Reading] = []
     for text, (ids, offsets) in zip(texts, encoded, strict=True):
         answer = text.prompt.answer if text.reward == 1.0 else None
-        mask = vouched_tokens(offsets, answer_span(text.text, answer) if answer else None, text.finished)
+        span = answer_span(text.text, answer) if answer else None
+        mask = vouched_tokens(offsets, span, text.finished)
+        beside = text.text if span is None else f"{text.text[: span[0]]}\n{text.text[span[1] :]}"
         row = Row(0, prompts[text.prompt.text], ids, 0.0, text=text.text, temperature=temperature)
-        readings.append(Reading(text, row, mask))
+        readings.append(Reading(text, row, mask, beside))
     return readings
 
 

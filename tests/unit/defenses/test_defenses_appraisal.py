@@ -60,6 +60,13 @@ def test_invariants_refuse_and_nothing_else_would(text: str):
     assert judged(memory_without("invariants"), earner(0, text)) == [ACCEPTED]
 
 
+def test_an_answer_that_reads_as_a_unit_hides_no_false_equation():
+    hidden = Earner(0, "2+2=5 m", (1, 2, 3, 4), [False] * 4, beside="2+2=5 \n")
+    assert judged(memory_without(), hidden)[0].reason == "false_equation"
+    ends_in_the_answer = Earner(0, "2+2=12", (1, 2, 3, 4), [False] * 4, beside="2+2=\n")
+    assert judged(memory_without(), ends_in_the_answer)[0].reason == "false_equation"
+
+
 def test_far_longer_than_usual_is_refused_and_nothing_else_would():
     def padded(memory: AppraisalMemory) -> Verdict:
         for _ in range(40):
