@@ -28,10 +28,10 @@ from shoal.defenses.vouched import pieces
 class Earner:
     """One completion that earned a reward: its own-token ids, which of them are vouched for, and its evidence.
 
-    `evidence` is None where the own model did not read it (too long, or the likelihood layer is off); `anchor` is what
+    `evidence` is None where the own model did not read it (too long, or the likelihood layer is off). `anchor` is what
     the public base model of a sender of another lineage says, where this node has one at hand. `unread`: it is so much
-    longer than what this node samples that nobody looks at it. `beside` is the text without the vouched answer, "" where
-    that is the text itself.
+    longer than what this node samples that nobody looks at it. `beside` is the text without the vouched answer, ""
+    where that is the text itself.
     """
 
     row: int
