@@ -27,6 +27,7 @@ class AlgorithmSpec:
     `clip_low` is DAPO's asymmetric clip. `minibatches` >= 2 makes the clip matter: with one, r is 1 throughout.
     `scale_peers` divides peers' rows by the group's scale like own ones, as the published recipe of swarm sampling does
     (arXiv 2509.08721). `flip_rate` belongs to the shape `noise_aware`. `damping` is tau of `objectives.damped`.
+    `importance_cap` is C of `mismatch.importance`, for engines whose log-probs are not quite the trainer's; 2 is usual.
     """
 
     name: str = "grpo"
@@ -47,6 +48,7 @@ class AlgorithmSpec:
     clip_high: float = 0.28
     dual_clip: float | None = None
     damping: float | None = None
+    importance_cap: float | None = None
     aggregation: str = "seq_mean_token_mean"
     kl: str = "none"
     beta: float = 0.0
@@ -69,6 +71,10 @@ class AlgorithmSpec:
         _require(dual is None or dual > 1, f"dual_clip is {dual}: give a number above 1, e.g. 3, or leave it out")
         damping, flips = self.damping, self.flip_rate
         _require(damping is None or 0 < damping <= 1, f"damping is {damping}: give a probability above 0, e.g. 0.1")
+        cap = self.importance_cap
+        _require(
+            cap is None or 1 <= cap < float("inf"), f"importance_cap is {cap}: give 1 or more, e.g. 2, or leave it out"
+        )
         _require(0 <= flips < 0.5, f"flip_rate is {flips}: give 0 or more and less than 0.5, e.g. 0.1")
         _require(self.beta >= 0, f"beta is {self.beta}: give 0 (no KL) or more")
         _require(self.entropy >= 0, f"entropy is {self.entropy}: give 0 (no bonus) or more")

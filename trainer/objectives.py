@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from shoal.trainer.mismatch import importance
+
 if TYPE_CHECKING:
     from shoal.trainer.algorithm import AlgorithmSpec
-    from shoal.trainer.batch import Batch
+    from shoal.trainer.packing import Batch
 
 LOG_RATIO_LIMIT = 20.0  # e^20: beyond it float32 sums lose every other token, and the gate has long closed
 
@@ -114,7 +116,8 @@ def loss(
     """One micro-batch's share of the step's loss, and sums over its tokens for the report.
 
     Shares add up: the gradient of a step does not depend on how it was cut into micro-batches. Rows whose train mask
-    is off, and padding, add neither value nor gradient. Row weight and damping scale the gate alone, not KL or entropy.
+    is off, and padding, add neither value nor gradient. Row weight, damping and the importance weight scale the gate
+    alone, not KL or entropy.
     """
     mask_BT = batch.completion_mask_BT & batch.train_mask_B[:, None]
     # Masked on the way in as well: 0 * NaN is NaN in a backward pass.
@@ -128,6 +131,10 @@ def loss(
     if spec.damping is not None and batch.own_B is not None:
         loss_BT = loss_BT * damped(old_logps_BT, batch.own_B, spec.damping)
     sums = {"tokens": mask_BT.sum(), **_movement(ratio_BT.detach(), log_ratio_BT.detach(), clipped_BT, advantages_BT)}
+    if spec.importance_cap is not None and batch.behaviour_logps_BT is not None:
+        weight_BT, capped_BT = importance(old_logps_BT, batch.behaviour_logps_BT, batch.own_B, spec.importance_cap)
+        loss_BT = loss_BT * weight_BT
+        sums["capped"] = (mask_BT & capped_BT & (advantages_BT != 0)).sum()
     if spec.beta and batch.ref_logps_BT is not None:
         kl_BT = torch.where(mask_BT, KLS[spec.kl](logps_BT, torch.where(mask_BT, batch.ref_logps_BT, 0.0)), 0.0)
         loss_BT = loss_BT + spec.beta * kl_BT

@@ -8,6 +8,7 @@ is encoded once (Prefix Grouper, arXiv 2506.05433). Padding stands on the right,
 
 # ruff: noqa: N815 (names end in the shape of their tensor)
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ class Batch:
     train_mask_B: Tensor
     temperature_B: Tensor | None  # None: every row was sampled at temperature 1
     own_B: Tensor | None = None  # None: every row was sampled here
+    behaviour_logps_BT: Tensor | None = None  # the sampler's, NaN for rows without; None: no own row has any
 
 
 def pack_rows(rows: Sequence[Row], share_prompts: bool) -> list[Pack]:
@@ -121,7 +123,20 @@ def pad_packs(packs: Sequence[Sequence[Row]], pad_id: int, device: torch.device 
         train_mask_B=torch.tensor([row.train for row in rows], device=device),
         temperature_B=None if set(temperatures) == {1.0} else torch.tensor(temperatures, device=device),
         own_B=None if all(row.own for row in rows) else torch.tensor([row.own for row in rows], device=device),
+        behaviour_logps_BT=_behaviour(rows, mask_BT),
     )
+
+
+def _behaviour(rows: Sequence[Row], mask_BT: Tensor) -> Tensor | None:
+    """The sampler's log-probs of own rows. NaN, not 0, for rows without: 0 would say that the token was certain."""
+    if not any(row.own and row.behaviour_logps for row in rows):
+        return None
+    columns = []
+    for row in rows:
+        length = len(row.completion_ids)
+        known = row.own and row.behaviour_logps is not None and len(row.behaviour_logps) == length
+        columns.append(torch.tensor(row.behaviour_logps if known else [math.nan] * length, device=mask_BT.device))
+    return _place(columns, mask_BT)
 
 
 def _visible(segments_SL: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, O
 from shoal.trainer.batch import Row
 from shoal.trainer.evidence import NO_EVIDENCE, RowEvidence, row_evidence, token_statistics
 from shoal.trainer.logprobs import completion_logps, shares_prompts
+from shoal.trainer.mismatch import Mismatch, measure
 from shoal.trainer.model import Policy, take_over
 from shoal.trainer.objectives import Denominators, loss
 from shoal.trainer.packing import Batch, Pack, micro_batches, pad_packs
@@ -47,8 +48,9 @@ class Scores:
 class StepReport:
     """What one update did. `signal` False: nothing was learned, the policy is untouched and `reason` says why.
 
-    Losses, fractions and norms are means over the optimizer steps or their tokens; `advantages`, `weights` and
-    `trained` are per row, in the order of the rows given.
+    Losses, fractions and norms are means over the optimizer steps or their tokens; `mismatch` compares the sampler's
+    log-probs of own rows with the old local ones, `capped` is the share of tokens at the importance cap; `advantages`,
+    `weights` and `trained` are per row, in the order of the rows given.
     """
 
     signal: bool
@@ -59,6 +61,8 @@ class StepReport:
     entropy: float | None = None
     kl: float | None = None
     drift: float = 0.0
+    mismatch: Mismatch | None = None
+    capped: float = 0.0
     grad_norm: float = 0.0
     tokens: int = 0
     steps: int = 0
@@ -66,6 +70,16 @@ class StepReport:
     advantages: list[float] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
     trained: list[bool] = field(default_factory=list)
+
+    @property
+    def mismatch_kl(self) -> float | None:
+        """KL of the sampler from the local policy per token; None when no own row has both log-probs."""
+        return self.mismatch.kl if self.mismatch else None
+
+    @property
+    def mismatch_max(self) -> float | None:
+        """Largest difference of a token's two log-probs in nats; None as above."""
+        return self.mismatch.largest if self.mismatch else None
 
 
 class Trainer:
@@ -144,6 +158,7 @@ class Trainer:
         if not bool(chosen.signal_B.any()):
             return self._report(chosen, [], _silence(chosen))
         self.score([row for row, loud in zip(rows, chosen.signal_B.tolist(), strict=True) if loud])
+        mismatch = measure([row for row in rows if row.scored_version == self.policy.version])
         if self.reference is not None:
             trained = [row for row, train in zip(rows, chosen.train_B.tolist(), strict=True) if train]
             for row, logps in zip(trained, self._logps(self.reference, trained), strict=True):
@@ -153,9 +168,9 @@ class Trainer:
         done = [step for step in steps if step["finite"]]
         chosen.counts["skipped_steps"] = len(steps) - len(done)
         if not done:
-            return self._report(chosen, [], "no signal: gradient not finite")
+            return replace(self._report(chosen, [], "no signal: gradient not finite"), mismatch=mismatch)
         self.policy.version += 1
-        return self._report(chosen, done, "")
+        return replace(self._report(chosen, done, ""), mismatch=mismatch)
 
     def _step(self, rows: Sequence[Row], chosen: Selection, minibatch: list[int]) -> dict[str, float]:
         """One optimizer step. Averages are over the whole minibatch, so micro-batches do not change the gradient."""
@@ -241,6 +256,7 @@ class Trainer:
             entropy=total("entropy") / tokens if steps and self.with_entropy else None,
             kl=total("kl") / tokens if steps and self.reference is not None else None,
             drift=total("drift") / active,
+            capped=total("capped") / active,
             grad_norm=total("grad_norm") / max(len(steps), 1),
             tokens=int(total("trained_tokens")),
             steps=len(steps),
