@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Any
 
-from shoal.node.events import RoundResult, mean_reward
+from shoal.node.events import RoundResult, gauge, mean_reward
 from shoal.node.view import StepStatus
 
 STEPS_REMEMBERED = 32
@@ -42,6 +42,7 @@ class StepBoard:
             "ended_at": time.time(),
             "reward": mean_reward(result.own),
             "loss": report.loss,
+            "mismatch": gauge(report),
             "own_sets": result.mixed.own_sets,
             "peer_sets": result.mixed.peer_sets,
             "peer_rows": report.counts.get("trained_peer_rows", 0),

@@ -55,6 +55,21 @@ def mean_reward(own: Sequence[OwnSet]) -> float | None:
     return math.fsum(rewards) / len(rewards) if rewards else None
 
 
+def gauge(report: StepReport) -> dict[str, float]:
+    """Return how far the sampler's log-probs lay from the trainer's, by measure; empty when nothing was measured."""
+    found = report.mismatch
+    if found is None:
+        return {}
+    return {
+        "mean": found.mean,
+        "max": found.largest,
+        "kl": found.kl,
+        "off": found.off,
+        "broken": float(found.broken),
+        "capped": report.capped,
+    }
+
+
 def step_event(result: RoundResult, time: float) -> Event:
     """Return the record of one pass that ended at `time` (virtual seconds)."""
     report, rows = result.report, result.mixed.rows
@@ -70,6 +85,7 @@ def step_event(result: RoundResult, time: float) -> Event:
         "clip_fraction": number(report.clip_fraction),
         "entropy": number(report.entropy),
         "grad_norm": number(report.grad_norm),
+        "mismatch": {name: number(value) for name, value in gauge(report).items()},
         "tokens": sum(len(completion.ids) for own_set in result.own for completion in own_set.completions),
         "own_sets": result.mixed.own_sets,
         "peer_sets": result.mixed.peer_sets,

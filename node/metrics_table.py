@@ -131,6 +131,14 @@ METRICS: tuple[Metric, ...] = (
         _at("step.reward"),
     ),
     Metric("shoal_step_loss", "gauge", (), "Loss of the newest step.", _at("step.loss")),
+    Metric(
+        "shoal_step_mismatch",
+        "gauge",
+        ("measure",),
+        "Log-probs of the sampler against the trainer's, newest step's own tokens: mean and max difference in nats, kl "
+        "per token, off: share beyond 0.1, broken: tokens without a number, capped: share at the importance cap.",
+        _by_name("step.mismatch"),
+    ),
     Metric("shoal_step_own_sets", "gauge", (), "Own rollouts in the newest step.", _at("step.own_sets")),
     Metric("shoal_step_peer_sets", "gauge", (), "Peers' rollouts in the newest step.", _at("step.peer_sets")),
     Metric("shoal_step_peer_rows", "gauge", (), "Peers' completions in the newest step.", _at("step.peer_rows")),

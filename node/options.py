@@ -12,6 +12,7 @@ from shoal.defenses.config import DefenseConfig
 from shoal.node.bridge.options import BridgeOptions, check_bridge
 from shoal.node.config import CanaryOptions, Learning, Mixing, check_canary, check_learning, check_mixing, require
 from shoal.node.defense_options import DefenseOptions, check_defenses
+from shoal.node.engine_options import EngineOptions, check_engine
 from shoal.node.log import Level
 from shoal.protocol.errors import UsageError
 
@@ -95,6 +96,7 @@ class RunConfig:
     bridge: BridgeOptions = field(default_factory=BridgeOptions)
     canary: CanaryOptions = field(default_factory=CanaryOptions)
     defenses: DefenseOptions = field(default_factory=DefenseOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
 
 def check(config: RunConfig) -> None:
@@ -113,6 +115,7 @@ def check(config: RunConfig) -> None:
     check_bridge(config.bridge)
     check_canary(config.canary)
     check_defenses(config.defenses)
+    check_engine(config.engine, config.learning.device)
 
 
 def _check_swarm(source: str) -> None:

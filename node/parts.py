@@ -261,7 +261,9 @@ def _learner(parts: Parts) -> Learner:
     defenses = defenses_without(config.life.defenses_off)
     judge = partial(make_judge, config.defenses, defenses)
     anchors = Anchors(config.defenses.anchors)
-    conduct = Conduct(config.learning, habits, defenses, seed, config.canary, judge=judge, anchors=anchors)
+    conduct = Conduct(
+        config.learning, habits, defenses, seed, config.canary, judge=judge, anchors=anchors, engine=config.engine
+    )
     node = wire(surroundings, conduct, policy, _not_recorded)
     if node.canary:
         node.canary.states.folder = home.checkpoints / "good"

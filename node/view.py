@@ -49,6 +49,7 @@ StepStatus = TypedDict(
         "ended_at": float,  # unix seconds
         "reward": float | None,  # mean of the own completions, None when none could be scored
         "loss": float | None,
+        "mismatch": dict[str, float],  # of sampler and trainer, by measure; empty when nothing was measured
         "own_sets": int,
         "peer_sets": int,
         "peer_rows": int,

@@ -1,7 +1,7 @@
 """Wiring: how a node is put together. Daemon and simulator hand in other surroundings and get the same node."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.defenses.appraisal import AppraisalMemory
 from shoal.defenses.canary import Canary
@@ -19,6 +19,7 @@ from shoal.node.canary import CanaryWatch, Eyes
 from shoal.node.compute import Compute
 from shoal.node.config import CanaryOptions, Learning, Mixing
 from shoal.node.draw import LocalPrompts
+from shoal.node.engine_options import EngineOptions
 from shoal.node.events import RoundResult
 from shoal.node.gather import Gatherer, Screening
 from shoal.node.heldout import canary_prompts
@@ -33,7 +34,7 @@ from shoal.protocol.staleness import LAG_MEMORY, Clock, LagClock
 from shoal.protocol.transport import Transport
 from shoal.protocol.wire import MILLION, SamplerSettings
 from shoal.trainer.algorithm import RECIPES, AlgorithmSpec, OptimizerSpec, recipe
-from shoal.trainer.engine import Sampling, make_engine
+from shoal.trainer.engine import Sampling, VllmOptions, make_engine
 from shoal.trainer.model import Policy
 from shoal.trainer.step import Trainer
 from shoal.trainer.tasks.base import Prompt
@@ -77,6 +78,7 @@ class Conduct:
     evaluated: int = 0
     judge: Callable[[Counters], Judge | None] = lambda _: None
     anchors: Anchors = NO_ANCHORS
+    engine: EngineOptions = EngineOptions()
 
 
 def sampling_of(learning: Learning, registry: TaskRegistry) -> Sampling:
@@ -127,13 +129,14 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     publisher = Publisher(surroundings.identity, surroundings.transport, surroundings.sequences, claims, gate.counters)
     optimizer = OptimizerSpec(lr=learning.lr, dtype=learning.dtype)
     fair = conduct.defenses.on("mixing")
-    trainer = Trainer(policy, algorithm_of(learning, habits.mixing, sampling.max_tokens, fair), optimizer)
+    algorithm = algorithm_of(learning, habits.mixing, sampling.max_tokens, fair)
+    trainer = Trainer(policy, replace(algorithm, importance_cap=conduct.engine.cap(learning.dtype)), optimizer)
     organs = Organs(
         clock=clock,
         lags=lags,
         compute=surroundings.compute,
         prompts=prompts,
-        engine=make_engine(policy),
+        engine=make_engine(policy, vllm_of(conduct), gate.counters.add),
         grader=surroundings.grader,
         trainer=trainer,
         mixer=Mixer(habits.mixing, policy, clock, lags, sampling.temperature, fair),
@@ -143,6 +146,20 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     node = Node(organs, habits, conduct.seed, record)
     node.canary = _canary(organs, conduct, surroundings.registry)
     return node
+
+
+def vllm_of(conduct: Conduct) -> VllmOptions | None:
+    """Return how vLLM is to be started; None when the torch engine samples."""
+    options = conduct.engine
+    if options.engine != "vllm":
+        return None
+    return VllmOptions(
+        dtype=conduct.learning.dtype,
+        kv_cache_mb=options.engine_cache_mb,
+        max_rows=options.engine_rows,
+        context=options.engine_context,
+        sleep=options.engine_sleep,
+    )
 
 
 def _canary(organs: Organs, conduct: Conduct, registry: TaskRegistry) -> CanaryWatch | None:

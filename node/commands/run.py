@@ -9,6 +9,7 @@ from cyclopts import App, ArgumentCollection, Group, Parameter
 from shoal.node.bridge.options import BridgeOptions
 from shoal.node.config import CanaryOptions, Learning, Mixing
 from shoal.node.defense_options import DefenseOptions
+from shoal.node.engine_options import EngineOptions
 from shoal.node.options import HealthOptions, LifeOptions, NetworkOptions
 
 FLAT = Parameter(name="*", negative="", consume_multiple=True)
@@ -42,6 +43,7 @@ def run(
     bridge: Annotated[BridgeOptions, FLAT, Parameter(group=Group("Bridge", sort_key=7))] = BridgeOptions(),
     canary: Annotated[CanaryOptions, FLAT, Parameter(group=Group("Canary", sort_key=8))] = CanaryOptions(),
     defenses: Annotated[DefenseOptions, FLAT, Parameter(group=Group("Judge", sort_key=9))] = DefenseOptions(),
+    engine: Annotated[EngineOptions, FLAT, Parameter(group=Group("Engine", sort_key=10))] = EngineOptions(),
 ) -> int:
     """Run this machine's node in a swarm, until it is told to stop.
 
@@ -72,6 +74,7 @@ def run(
         "bridge": bridge,
         "canary": canary,
         "defenses": defenses,
+        "engine": engine,
     }
     from shoal.node.home import Home
     from shoal.node.layers import checked, load

@@ -4,11 +4,18 @@ from shoal.trainer.engine.decoder import supports
 from shoal.trainer.engine.generate import GenerateEngine
 from shoal.trainer.engine.native import NativeEngine
 from shoal.trainer.engine.sampling import Completion, Engine, Sampling
+from shoal.trainer.engine.vllm import VllmOptions
+from shoal.trainer.engine.vllm_guard import Count, GuardedEngine, uncounted
 from shoal.trainer.model import Policy
 
-__all__ = ["Completion", "Engine", "Sampling", "make_engine"]
+__all__ = ["Completion", "Engine", "Sampling", "VllmOptions", "make_engine"]
 
 
-def make_engine(policy: Policy) -> Engine:
-    """Return the native engine where the model's layout is known to it, else the one over `generate`."""
+def make_engine(policy: Policy, vllm: VllmOptions | None = None, count: Count = uncounted) -> Engine:
+    """Return the native engine where the model's layout is known to it, else the one over `generate`.
+
+    With `vllm` it is vLLM instead, as long as that works; what it could not do goes to `count`.
+    """
+    if vllm is not None:
+        return GuardedEngine(policy, vllm, make_engine, count)
     return NativeEngine(policy) if supports(policy.model) else GenerateEngine(policy)
