@@ -19,10 +19,13 @@ from pathlib import Path
 
 import torch
 
+from shoal.trainer.algorithm import OptimizerSpec, recipe
+from shoal.trainer.batch import Origin, Row, own_rows
 from shoal.trainer.engine import Completion, Engine, Sampling, VllmOptions, make_engine
 from shoal.trainer.engine.vllm import VllmEngine
 from shoal.trainer.mismatch import compare
-from shoal.trainer.model import Policy, load_policy, model_folder
+from shoal.trainer.model import Policy, load_policy, model_folder, weights_hash
+from shoal.trainer.step import Trainer
 
 STRINGS = [
     "reverse abc=",
@@ -127,6 +130,25 @@ def check_reload(checks: Checks, engine: VllmEngine, torch_engine: Engine, polic
     check_greedy(checks, f"after the output layer alone (tied: {tied})", (engine, torch_engine), prompts, 12)
 
 
+def check_training(checks: Checks, engine: VllmEngine, policy: Policy, prompts: list[str]) -> None:
+    """Four updates on rows that vLLM sampled: the gauge of each, and no weight at the cap while both agree."""
+    trainer = Trainer(policy, recipe("grpo", importance_cap=2.0, max_tokens=12), OptimizerSpec(lr=1e-4))
+    before = weights_hash(policy.model)
+    for step in range(4):
+        generator = torch.Generator().manual_seed(step)
+        groups = engine.sample(prompts, 8, Sampling(max_tokens=12), generator)
+        rows: list[Row] = []
+        for uid, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
+            rewards = [float(len(set(c.ids)) > 3) for c in group]
+            rows += own_rows(policy.encode_prompt(prompt), group, rewards, Origin(uid))
+        report = trainer.update(rows)
+        engine.refresh()
+        found = report.mismatch
+        good = found is not None and found.mean < 1e-4 and report.capped == 0 and not found.broken
+        checks.note(f"update {step + 1}", good, f"{found}, capped {report.capped:g}; after it {engine.fit}")
+    checks.note("the updates moved the weights", weights_hash(policy.model) != before)
+
+
 def tokens_per_second(engine: Engine, prompts: list[str], batch: int, tokens: int) -> float:
     """Completion tokens a second of one call, `batch` rows that differ."""
     groups = max(1, batch // 8)
@@ -173,6 +195,8 @@ def main() -> int:
         checks.note(
             f"speed, batch {batch}", True, f"torch {own:.0f}, vLLM {other:.0f} tokens/s; ratio {other / own:.2f}"
         )
+    check_training(checks, engine, policy, prompts)
+    torch_engine.refresh()
     check_reload(checks, engine, torch_engine, policy, prompts)
     if given.json:
         given.json.write_text(json.dumps(checks.results, indent=1) + "\n", encoding="utf-8")

@@ -53,6 +53,7 @@ def test_vllm_starts_on_untied_weights_without_tokenizer_and_defaults(policy: Po
 
 
 def test_starting_leaves_threads_and_generators_as_they_were(policy: Policy, vllm: FakeVllm) -> None:
+    torch.manual_seed(17)
     setter, state, plain = torch.set_num_threads, torch.get_rng_state(), random.getstate()
     VllmEngine(policy, library=vllm)
     assert torch.set_num_threads is setter
