@@ -28,11 +28,11 @@ class Driven(transformers.TrainerCallback):
         self.out, self.trainer, self.begun = out, None, 0.0
         self.seen: dict[str, Any] = {}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         """Wait for the first step."""
         self._wait(control)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
         """Report, then wait for the next step."""
         say(self.out, seconds=time.perf_counter() - self.begun, peak=peak_bytes(), **self.seen)
         self._wait(control)
@@ -85,7 +85,7 @@ def make_trainer(job: Job, folder: str, driven: Driven) -> Any:
     tokenizer = transformers.AutoTokenizer.from_pretrained(job.folder)
     end = end_mark(model.config.vocab_size)
 
-    def rewards(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    def rewards(completion_ids: list[list[int]], **columns: Any) -> list[float]:  # noqa: ARG001
         driven.seen = {"tokens": sum(map(len, completion_ids))}
         return [reward(ids) for ids in completion_ids]
 
@@ -119,7 +119,9 @@ def main() -> None:
         trainer = make_trainer(job, str(Path(folder)), driven)
         driven.trainer = trainer
         versions = f"trl {trl.__version__}, transformers {transformers.__version__}, torch {torch.__version__}"
-        say(out, ready=True, prompts=digest(read_prompts(trainer, job)), torch=versions, threads=torch.get_num_threads())
+        say(
+            out, ready=True, prompts=digest(read_prompts(trainer, job)), torch=versions, threads=torch.get_num_threads()
+        )
         trainer.train()
 
 
