@@ -109,7 +109,7 @@ def appraise(
     """Return one verdict for each row, in order; every refusal is counted, and the operator's evidence is noted."""
     config = memory.config
     if config.on("phrases"):
-        for row in rows:
+        for row in (row for row in rows if not row.unread):
             memory.phrases.peer(submission.operator, submission.prompt_hash, row.pieces)
     verdicts = [_judge(submission, row, memory, ask) for row in rows]
     refused = [verdict for verdict in verdicts if not verdict.usable]

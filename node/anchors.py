@@ -18,13 +18,18 @@ class Anchors:
         readers = [Trainer(load_policy(folder)) for folder in folders]  # a trainer reads; its optimizer stays empty
         self._readers = {reader.policy.lineage: reader for reader in readers}
 
-    def evidence(self, lineage: bytes, texts: Sequence[Text], temperature: float) -> list[RowEvidence | None]:
-        """Return what the base model of a lineage says of each text; None where it is not there or cannot read it."""
+    def evidence(
+        self, lineage: bytes, texts: Sequence[Text], temperature: float, longest: int
+    ) -> list[RowEvidence | None]:
+        """Return what the base model of a lineage says of each text; None where it is not there or cannot read it.
+
+        Nor does it read what has more than `longest` tokens: its tokenizer may make many more of a text than the own.
+        """
         reader = self._readers.get(lineage)
         if reader is None:
             return [None] * len(texts)
-        readings = read(reader.policy, texts, temperature)
-        ask(reader, readings)
+        readings = read(reader.policy, texts, temperature, longest)
+        ask(reader, [reading for reading in readings if not reading.unread])
         return [reading.evidence for reading in readings]
 
 

@@ -73,10 +73,7 @@ class Assessor:
             self.context.judge.begin_pass()
 
     def assess(self, candidates: Sequence[Candidate], round: int) -> list[Candidate]:
-        """Return the candidates with the later layers' verdicts, and what is left of their sets.
-
-        A set that carries no signal is returned as it is: nobody will train on it.
-        """
+        """Return the candidates with the later layers' verdicts, and what is left of their sets."""
         own, self._own = self._own, []
         fresh = _own_texts(own, round)
         aged = list(_spread(self._kept, AGED_ROWS)) if own else []
@@ -86,9 +83,9 @@ class Assessor:
             for candidate, earners in zip(candidates, earning, strict=True)
             for one in earners
         ]
-        readings = read(self.trainer.policy, [*fresh, *aged, *theirs], self.context.temperature)
-        known, rest = readings[: len(fresh) + len(aged)], readings[len(fresh) + len(aged) :]
-        readable = [reading for reading in rest if not self._too_long(reading)]
+        known = read(self.trainer.policy, [*fresh, *aged], self.context.temperature)
+        rest = read(self.trainer.policy, theirs, self.context.temperature, self._longest)
+        readable = [reading for reading in rest if not reading.unread]
         needed = self._needed(own, known[: len(fresh)])
         if self.memory.config.on("likelihood"):
             ask(self.trainer, [*needed, *known[len(fresh) :], *readable])
@@ -102,7 +99,7 @@ class Assessor:
 
     def _judged(self, candidate: Candidate, earners: Sequence[tuple[PeerCompletion, Reading]], round: int) -> Candidate:
         """Judge the rows of one rollout that earned something; the others stay as they are."""
-        anchors = self._anchors(candidate, [reading.text for _, reading in earners])
+        anchors = self._anchors(candidate, [reading for _, reading in earners])
         rows = [
             Earner(
                 one.row,
@@ -111,7 +108,7 @@ class Assessor:
                 reading.vouched,
                 reading.evidence,
                 anchor,
-                self._too_long(reading),
+                reading.unread,
                 reading.beside,
             )
             for (one, reading), anchor in zip(earners, anchors, strict=True)
@@ -128,16 +125,19 @@ class Assessor:
         screened = replace(candidate.screened, verdicts=said)
         return replace(candidate, screened=screened, peer=replace(candidate.peer, completions=left))
 
-    def _too_long(self, reading: Reading) -> bool:
-        """Whether a peer's row would cost far more time and memory than anything that this node samples itself."""
-        return len(reading.row.completion_ids) > LONGEST * self.context.max_tokens
+    @property
+    def _longest(self) -> int:
+        """Tokens from which on a peer's row would cost far more than anything that this node samples itself."""
+        return LONGEST * self.context.max_tokens
 
-    def _anchors(self, candidate: Candidate, texts: Sequence[Text]) -> list[RowEvidence | None]:
+    def _anchors(self, candidate: Candidate, readings: Sequence[Reading]) -> list[RowEvidence | None]:
         """Ask the public base model of a sender of another lineage, where this node has it."""
         lineage = candidate.screened.rollout.lineage
         if lineage == self.trainer.policy.lineage or not self.memory.config.on("likelihood"):
-            return [None] * len(texts)
-        return self.context.anchors.evidence(lineage, texts, self.context.temperature)
+            return [None] * len(readings)
+        read_ones = [reading.text for reading in readings if not reading.unread]
+        found = iter(self.context.anchors.evidence(lineage, read_ones, self.context.temperature, self._longest))
+        return [None if reading.unread else next(found) for reading in readings]
 
     def _submission(self, candidate: Candidate, round: int) -> Submission:
         pointer, prompt, rollout = candidate.pointer, candidate.peer.prompt, candidate.screened.rollout
@@ -213,8 +213,11 @@ def _own_texts(own: Sequence[OwnSet], round: int) -> list[Text]:
 
 
 def _earners(peer: PeerSet) -> list[PeerCompletion]:
-    """Return the completions that earned something: nothing else can be lifted. None of a set without signal."""
-    return [] if peer.uniform else [completion for completion in peer.completions if completion.reward > 0.0]
+    """Return the completions that earned something: nothing else can be lifted.
+
+    A set whose rewards are all equal is no exception: joined to an own group of the same prompt it carries signal.
+    """
+    return [completion for completion in peer.completions if completion.reward > 0.0]
 
 
 def _spread(items: Sequence[Text] | deque[Text], count: int) -> Iterator[Text]:

@@ -84,6 +84,13 @@ def test_what_nobody_read_is_set_aside():
     assert (verdict.action, verdict.reason) == (Action.QUARANTINE, "beyond_own_length")
 
 
+def test_what_nobody_read_teaches_no_phrases():
+    memory = memory_without()
+    before = memory.phrases.state()
+    judged(memory, Earner(0, "1+1=3 " * 9, (1, 2, 3), [False] * 3, unread=True))
+    assert memory.phrases.state() == before
+
+
 def test_likelihood_alone_sets_aside_and_nothing_else_would():
     odd = earner(0, tokens=(RARE,) * 4 + (0,) * 8)
     verdict = judged(memory_without(), odd)[0]

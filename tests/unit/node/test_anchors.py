@@ -15,7 +15,7 @@ from shoal.trainer.model import DEFAULT_MODEL, load_policy
 def test_a_base_at_hand_says_how_likely_a_text_is_and_no_other_is_asked():
     policy = load_policy(DEFAULT_MODEL)
     texts = [Text(0, prompt(), prompt().answer or "", True, 1.0), Text(0, prompt(), "zz", True, 0.0)]
-    right, wrong = Anchors([str(DEFAULT_MODEL)]).evidence(policy.lineage, texts, 1.0)
+    right, wrong = Anchors([str(DEFAULT_MODEL)]).evidence(policy.lineage, texts, 1.0, 64)
     assert right is not None
     assert wrong is not None
     ids = policy.encode_completion("zz", True)
@@ -26,7 +26,7 @@ def test_a_base_at_hand_says_how_likely_a_text_is_and_no_other_is_asked():
     assert wrong.surprise == pytest.approx(expected, abs=1e-4)
     assert all(math.isfinite(value) for value in right.surprise)
     assert right.vouched[:-1] == [True] * (len(right.vouched) - 1)  # all but the end mark is the answer
-    assert Anchors([str(DEFAULT_MODEL)]).evidence(bytes(32), texts, 1.0) == [None, None]
+    assert Anchors([str(DEFAULT_MODEL)]).evidence(bytes(32), texts, 1.0, 64) == [None, None]
 
 
 def test_a_directory_without_a_model_is_refused():
