@@ -1,7 +1,8 @@
 """Layer 8, LENGTH: how long a rewarded completion may honestly be, and how many long ones one operator may lift.
 
 The measure is a task's usual upper length: of each operator, the node itself being one, the length that nine in ten of
-its rewarded completions stay below; of these the lower median. Fewer than half of the operators cannot raise it.
+its rewarded completions stay below; of these the median, and of two middle ones the nearer to the own length, or the
+lower one. Fewer than half of the operators cannot raise it, and one other alone cannot lower it.
 Longer rows pass as long as they are few. Above the quota they weigh less, so that all long rows of an operator or a
 prompt count as much as the quota allows; far above the usual length they are refused.
 """
@@ -58,8 +59,12 @@ class LengthMemory:
 
     def usual(self, task: str) -> int | None:
         """Return the task's usual upper length; None while nobody has had enough rewarded completions."""
-        uppers = sorted(_upper(lengths) for _, lengths in self._known(task))
-        return uppers[(len(uppers) - 1) // 2] if uppers else None
+        known = {name: _upper(lengths) for name, lengths in self._known(task)}
+        if not known:
+            return None
+        uppers = sorted(known.values())
+        low, high = uppers[(len(uppers) - 1) // 2], uppers[len(uppers) // 2]
+        return min(max(low, known.get(OWN, low)), high)
 
     def _known(self, task: str) -> list[tuple[str, list[int]]]:
         operators = self._tasks.get(task)

@@ -1,6 +1,7 @@
 """Peers' text: what may be trained on (layer 6) and how it may be shown (layer 15)."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +17,12 @@ _INVISIBLE = re.compile(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0"
     "\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+
+MOST_MARKS = 30
+"""Marks in a row on one letter; no language needs more (Unicode Standard Annex 15, Stream-Safe Text Format).
+
+Normal forms put them in order in quadratic time: half a second for 16,000 of them."""
+_MARKS_IN_DISGUISE = "\uff9e\uff9f"  # half-width letters that a normal form makes marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +49,23 @@ def check_text(text: str, ids: Sequence[int] | None, rules: TextRules) -> Verdic
     for pattern, reason in ((_CONTROL, "control_character"), (_BIDI, "bidi_character"), (_INVISIBLE, "zero_width")):
         if pattern.search(text):
             return reject("text", reason)
+    if not text.isascii() and _is_stacked(text):
+        return reject("text", "stacked_marks")
     special = _special_pattern(rules.special_tokens)
     if special is not None and special.search(text):
         return reject("text", "special_token")
     return ACCEPTED if ids is None else _check_ids(text, ids, rules)
+
+
+def _is_stacked(text: str) -> bool:
+    """Whether more marks than any language needs follow each other."""
+    marks = 0
+    for character in text:
+        is_mark = unicodedata.category(character)[0] == "M" or character in _MARKS_IN_DISGUISE
+        marks = marks + 1 if is_mark else 0
+        if marks > MOST_MARKS:
+            return True
+    return False
 
 
 def _check_ids(text: str, ids: Sequence[int], rules: TextRules) -> Verdict:

@@ -1,15 +1,21 @@
 """Rewards of peers' completions, from this node's own verifier; the claimed ones are only evidence about the sender."""
 
+from collections.abc import Sequence
+
 from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.verdict import Counters, unscorable
 from shoal.node.sets import PeerCompletion, PeerSet, reward_of
 from shoal.protocol.columns import floats
 from shoal.protocol.wire import FINISH_EOS
+from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.tasks.registry import TaskRegistry
-from shoal.trainer.verify import Grader, Score
+from shoal.trainer.verify import KILLS, Grader, Score
 
-MOST_KILLED = 2  # verifier runs of one rollout that may end in a kill; what such a peer costs is bounded
+# What one rollout may cost: verifier runs that end in a kill, and CPU seconds of all of them together. Each of 64
+# answers that stay just below the limit of one answer would cost as much as a kill.
+MOST_KILLED = 2
+MOST_SECONDS = 4.0
 
 
 class Regrader:
@@ -29,7 +35,7 @@ class Regrader:
         claimed = floats(rollout.rewards)
         scores = [Score(claimed[row]) for row in kept]
         if self.verifies:
-            scores = self.grader.grade([(prompt, rollout.completions[row]) for row in kept], most_killed=MOST_KILLED)
+            scores = self._grade([(prompt, rollout.completions[row]) for row in kept])
         completions: list[PeerCompletion] = []
         for row, score in zip(kept, scores, strict=True):
             if score.reward is None:
@@ -41,3 +47,16 @@ class Regrader:
             weight = screened.verdicts[row].weight
             completions.append(PeerCompletion(row, rollout.completions[row], finished, reward_of(score), weight))
         return PeerSet(pointer, prompt, tuple(completions))
+
+    def _grade(self, items: Sequence[tuple[Prompt, str]]) -> list[Score]:
+        """Grade one item after the other until the rollout has cost what it may: the rest has no score ("budget")."""
+        scores: list[Score] = []
+        killed, seconds = 0, 0.0
+        for item in items:
+            if killed >= MOST_KILLED or seconds >= MOST_SECONDS:
+                scores.append(Score(None, "budget"))
+                continue
+            [score] = self.grader.grade([item], most_killed=1)
+            killed, seconds = killed + (score.reason in KILLS), seconds + score.cpu_seconds
+            scores.append(score)
+        return scores

@@ -44,6 +44,16 @@ def test_the_usual_length_is_the_lower_median_of_the_operators_upper_lengths():
     assert store.usual("strings/copy") is None
 
 
+def test_one_terse_stranger_gets_no_honest_peer_refused():
+    store = memory()
+    spoken(store, [100] * 40)
+    heard(store, "terse", [1] * 64)
+    assert store.usual(TASK) == 100
+    assert heard(store, "honest", [90] * 8) == [1.0] * 8
+    heard(store, "terse too", [1] * 64)
+    assert store.usual(TASK) == 90  # own 100, honest 90, and two terse ones: the nearer of the two in the middle
+
+
 def test_wrong_own_answers_and_few_rows_say_nothing():
     store = memory(length_least=8)
     for _ in range(50):

@@ -30,6 +30,10 @@ RULES = TextRules(max_chars=100, max_tokens=4, special_tokens=("<|im_end|>", "<s
         ("over<|im_end|>", "special_token"),
         ("<s>", "special_token"),
         ("x" * 101, "too_long"),
+        ("e" + "\u0301" * 31, "stacked_marks"),
+        ("e" + "\u0315\u0320" * 16, "stacked_marks"),
+        ("\u0f73" * 31, "stacked_marks"),  # of class 0, and two marks in a normal form
+        ("\u30ab" + "\uff9e\u0334" * 16, "stacked_marks"),  # half-width voice marks become marks
     ],
 )
 def test_what_no_honest_completion_holds_is_refused(text: str, reason: str):
@@ -48,6 +52,9 @@ def test_what_no_honest_completion_holds_is_refused(text: str, reason: str):
         "\ufffd",
         "a < b | c > d",
         "<|im_start",
+        "e" + "\u0301" * 30,
+        "e\u0301\u0323" * 30,
+        "\u0e01\u0e34\u0e48 \u0928\u093f\u0930\u094d\u0926\u0947\u0936 \uff76\uff9e",
     ],
 )
 def test_honest_text_passes(text: str):
