@@ -49,6 +49,7 @@ _COMMANDS = (
     (LOOK, "steer:resume", "Let a paused node go on."),
     (LOOK, "steer:export", "Write the model as a Hugging Face directory."),
     (LOOK, "replay:replay", "Make past updates again from the ledger, and compare."),
+    (TRY, "bench:bench", "Measure this machine with a model, and suggest settings."),
     (TRY, "redteam:redteam", "Attack simulated swarms, with defences and without, and report how it went."),
     (TRY, "completion:completion", "Print the completion script of a shell."),
 )

@@ -95,18 +95,23 @@ def needed(shape: Shape, rows: int, answer_tokens: int | None) -> dict[str, floa
     columns = PROMPT_TOKENS + (answer_tokens or ANSWER_TOKENS)
     rows = min(rows, ROWS_AT_ONCE)
     cache = 2.0 * shape.layers * shape.kv_width * rows * columns * 4 + 2.0 * rows * shape.vocabulary * 4
-    per_token = shape.layers * (12 * shape.hidden + 4 * shape.inner) + LOGITS_KEPT * shape.vocabulary
     return {
         "weights, gradients and moments": float(shape.parameters * BYTES_A_PARAMETER),
         "engine": float(shape.parameters * ENGINE_BYTES),
-        "cache or activations": max(cache, 4.0 * per_token * MICRO_TOKENS),
+        "cache or activations": max(cache, activations(shape, MICRO_TOKENS)),
     }
+
+
+def activations(shape: Shape, tokens: int) -> float:
+    """Return the bytes that a forward pass over so many tokens keeps for the backward pass."""
+    per_token = shape.layers * (12 * shape.hidden + 4 * shape.inner) + LOGITS_KEPT * shape.vocabulary
+    return 4.0 * per_token * tokens
 
 
 def memory(shape: Shape, rows: int, answer_tokens: int | None, device: str) -> Finding:
     """Check that training a model fits the device's memory."""
     parts = needed(shape, rows, answer_tokens)
-    have, place = _device_memory(device) if device.startswith("cuda") else available()
+    have, place = device_memory(device) if device.startswith("cuda") else available()
     wanted = sum(parts.values()) + (0 if device.startswith("cuda") else RUNTIME_BYTES)
     named = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
     said = f"{_count(shape.parameters)} parameters need about {_size(wanted)} of {_size(have)} {place} ({named})"
@@ -169,7 +174,8 @@ def _number(path: Path) -> float | None:
         return None
 
 
-def _device_memory(device: str) -> tuple[float, str]:
+def device_memory(device: str) -> tuple[float, str]:
+    """Return the bytes that are free on a CUDA device, and where that is."""
     import torch
 
     free, _ = torch.cuda.mem_get_info(torch.device(device))
