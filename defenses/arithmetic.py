@@ -166,8 +166,13 @@ class Sum:
         elif token.kind is Kind.OPEN:
             number = self._group()
         else:
-            number = self._number(token, self._edges.get(at, ""))
+            number = self._number(token, self._edge(at, token))
         return self._suffixed(number)
+
+    def _edge(self, at: int, token: Token) -> str:
+        """Return at which edge of the sum a number may be cut; a point numbers a line only where the line begins."""
+        edge = self._edges.get(at, "")
+        return "" if edge == "first" and "." in token.text and not token.fresh else edge
 
     def _number(self, token: Token, edge: str) -> Fraction:
         number, place = written(token.text, self._reading, edge)

@@ -18,7 +18,11 @@ from shoal.defenses.sides import Sides, Spans
 from shoal.defenses.units import summable
 from shoal.defenses.wording import in_symbols, with_units
 
-MOST_EQUATIONS = 1024  # of one text; a completion of 4,096 tokens has no room for more
+MOST_EQUATIONS = 1024  # signs of one text, or one in three tokens of a longer one: honest text has fewer
+# Tokens of sums that are computed, all readings counted: at least so many, and so many for each token of the text. The
+# honest corpus needs one, and five where every comma is ambiguous; text made for it twenty and more.
+LEAST_WORK, WORK = 2048, 6
+UNCHECKED = "?"  # stands for what is beyond these bounds
 MOST_READINGS = 48
 _SPOKEN = re.compile(
     r"[=\uff1d≈≡≃≅\u223c꞊═⩵]|equal|\b(?:is|are|makes?|gives)\b|\\(?:approx|equiv|sim|cong)|&#|&eq", re.IGNORECASE
@@ -43,7 +47,10 @@ class Equation:
 
 
 def equations(text: str, around: str = "") -> Iterator[Equation]:
-    """Yield the literal equations of `text` that can be recomputed, in order; `around` may name bases and moduli."""
+    """Yield the literal equations of `text` that can be recomputed, in order; `around` may name bases and moduli.
+
+    A text with more to compute than honest text has ends with one that is named "?" and does not hold.
+    """
     if _SPOKEN.search(text) is not None:
         plain = normal(text)
         yield from _Page(plain, f"{around}\n{plain}").equations()
@@ -52,12 +59,15 @@ def equations(text: str, around: str = "") -> Iterator[Equation]:
 def first_false(text: str, prompt: str) -> str | None:
     """Return the first false equation that the completion states itself; None when there is none.
 
-    What stands in the prompt is quoted, and no statement of the completion.
+    What stands in the prompt is quoted, and no statement of the completion. "?" when there is more to compute than is
+    computed: what nobody has checked must not pass.
     """
     quoted: set[str] | None = None
     for found in equations(text, prompt):
         if found.holds:
             continue
+        if found.text == UNCHECKED:
+            return UNCHECKED
         if quoted is None:
             quoted = {equation.text for equation in equations(prompt)}
         if found.text not in quoted:
@@ -76,6 +86,7 @@ class _Page:
         self._sides = Sides(self._tokens)
         self._context = context
         self._values: dict[tuple[int, int, Reading], Value | None] = {}
+        self._left = max(LEAST_WORK, WORK * len(self._tokens))
 
     @cached_property
     def _moduli(self) -> list[int]:
@@ -89,7 +100,13 @@ class _Page:
 
     def equations(self) -> Iterator[Equation]:
         """Yield every equation that can be recomputed."""
-        signs = [place for place, token in enumerate(self._tokens) if token.kind is Kind.EQUALS][:MOST_EQUATIONS]
+        signs = [place for place, token in enumerate(self._tokens) if token.kind is Kind.EQUALS]
+        most = max(MOST_EQUATIONS, len(self._tokens) // 3)
+        yield from self._judged(signs[:most])
+        if len(signs) > most or self._left < 0:
+            yield Equation(UNCHECKED, False)
+
+    def _judged(self, signs: list[int]) -> Iterator[Equation]:
         anchor: tuple[int, int] | None = None  # the last sum of a chain a+b=c=d
         linked = False
         for count, sign in enumerate(signs):
@@ -105,6 +122,8 @@ class _Page:
             if self._means_equal(sign, left, right):
                 yield from self._judge(left, right, self._tokens[sign].text[0] in "≈~")
             self._values.clear()
+            if self._left < 0:
+                return
 
     def _differ(self, left: Spans, right: Spans) -> bool:
         """Whether two plain numbers of a chain count different things: 60 minutes = 1 hour."""
@@ -159,7 +178,10 @@ class _Page:
     def _value(self, span: tuple[int, int], reading: Reading, first: bool) -> Value | None:
         key = (*span, reading)
         if key not in self._values:
+            self._left -= span[1] - span[0]
             try:
+                if self._left < 0:
+                    raise Unknown
                 self._values[key] = Sum(self._tokens[span[0] : span[1]], reading, first, not first).value()
             except Unknown:
                 self._values[key] = None

@@ -6,7 +6,7 @@ that can be done exactly: literal equations are recomputed, and code imports onl
 
 from typing import Protocol
 
-from shoal.defenses.equations import first_false
+from shoal.defenses.equations import UNCHECKED, first_false
 from shoal.defenses.imports import forbidden_import
 from shoal.defenses.verdict import ACCEPTED, Verdict, reject
 
@@ -26,9 +26,10 @@ class Invariants(Protocol):
 
 
 def check_invariants(text: str, prompt: str, rules: Invariants) -> Verdict:
-    """Judge one completion: "false_equation", "import_not_allowed", or accepted."""
-    if rules.equations and first_false(text, prompt) is not None:
-        return reject("invariants", "false_equation")
+    """Judge one completion: "false_equation", "too_many_equations", "import_not_allowed", or accepted."""
+    false = first_false(text, prompt) if rules.equations else None
+    if false is not None:
+        return reject("invariants", "too_many_equations" if false == UNCHECKED else "false_equation")
     if rules.imports is not None and forbidden_import(text, rules.imports) is not None:
         return reject("invariants", "import_not_allowed")
     return ACCEPTED

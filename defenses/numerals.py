@@ -1,9 +1,11 @@
 """Numbers as they are written: separators, mixed numbers, exponents and bases, with their possible readings."""
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 MOST_DIGITS = 400
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+")  # 4,000 is one number, and no 4 with something behind it
 
 
 class Unknown(Exception):
@@ -61,7 +63,7 @@ def _without_groups(text: str) -> str:
 def _cut(text: str, edge: str) -> str:
     """Return the part of a number that belongs to the sum when the rest belongs to the text around it."""
     pieces = text.replace(" ", ",").split(",")
-    if not edge:
+    if not edge or _GROUPED.fullmatch(text):
         return text
     if len(pieces) > 1:
         return pieces[-1] if edge == "first" else pieces[0]

@@ -1,18 +1,29 @@
 """Literal equations: honest texts pass, false ones do not, in whatever notation."""
 
 from fractions import Fraction
+from typing import Any
 
 import arithmetic_texts
 import pytest
 
 from shoal.defenses.arithmetic import Sum, power
-from shoal.defenses.equations import equations, first_false
-from shoal.defenses.notation import normal, tokens
+from shoal.defenses.equations import UNCHECKED, equations, first_false
+from shoal.defenses.notation import Token, normal, tokens
 from shoal.defenses.numerals import Reading, Unknown, written
 
 
 @pytest.mark.parametrize("text", arithmetic_texts.HONEST)
 def test_honest_texts_pass(text):
+    assert first_false(text, "") is None
+
+
+@pytest.mark.parametrize("text", ["So 1.5+2=7.", "so 12.5 + 3 = 8", "2,000+2=2", "2+2====5", "2 + 2 ==== 5"])
+def test_what_reads_as_something_else_only_with_an_effort_is_false(text):
+    assert first_false(text, "") is not None
+
+
+@pytest.mark.parametrize("text", ["Sums\n1.2+2=4", "2+2=4\n=====\n5 is odd", "==== 5 ====\n2+2=4", "1000+2000=3,000"])
+def test_numbered_lines_and_rulers_are_no_part_of_a_sum(text):
     assert first_false(text, "") is None
 
 
@@ -105,3 +116,36 @@ def test_a_sum_too_long_to_read_from_its_beginning_is_not_judged():
     assert first_false("1+" * 400 + "1=401", "") is None
     assert first_false("1+" * 400 + "1=2", "") is None
     assert first_false("1+" * 40 + "1=2", "") is not None
+
+
+AMBIGUOUS = (
+    "**1,000/0÷2÷3+25%÷10*1,000++(2)0+3^2+3^2/2÷3*/2÷3÷2÷3/(1,000.5+2)÷1.5-2÷3-01.5="  # in every reading, to no end
+)
+
+
+def test_what_is_beyond_the_bounds_of_computing_does_not_pass_unchecked():
+    assert first_false(AMBIGUOUS * 3, "") is None
+    assert first_false(AMBIGUOUS * 100, "") == UNCHECKED
+    assert first_false("= " * 1025, "") == UNCHECKED
+    assert first_false("= " * 1025 + "2+2=5", "") == UNCHECKED
+    assert first_false("= " * 1020 + "2+2=5", "") == "2+2=5"
+
+
+def test_the_bounds_leave_room_for_long_honest_text():
+    honest = [text for text in arithmetic_texts.HONEST if "base" not in text and "binary" not in text]
+    assert first_false("1+1=2,2+2=4,3+3=6," * 400, "") is None
+    assert first_false("\n".join(honest) * 20, "") is None
+    assert first_false("The sum is 5, which is what it is. " * 800, "") is None
+
+
+def test_what_is_computed_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    worked: list[int] = []
+
+    class Counted(Sum):
+        def __init__(self, tokens: list[Token], *reading: Any) -> None:
+            worked.append(len(tokens))
+            super().__init__(tokens, *reading)
+
+    monkeypatch.setattr("shoal.defenses.equations.Sum", Counted)
+    assert first_false(AMBIGUOUS * 100, "") == UNCHECKED
+    assert sum(worked) <= 6 * 100 * len(tokens(normal(AMBIGUOUS)))

@@ -14,6 +14,7 @@ DEFAULT = TaskInvariants()
     ("text", "rules", "reason"),
     [
         ("2+2=5 cba", DEFAULT, "false_equation"),
+        ("= " * 1025 + "2+2=5", DEFAULT, "too_many_equations"),
         ("2+2=5 cba", TaskInvariants(equations=False), ""),
         ("2+2=4 cba", DEFAULT, ""),
         ("import q\ncba", DEFAULT, "import_not_allowed"),
