@@ -1,6 +1,6 @@
 """`shoal redteam`: a matrix of attacks on simulated swarms, with and without defences, and the report on it.
 
-Exit codes: 0 done, or the budget is spent · 1 a cell failed · 2 an unknown attack or layer · 130 interrupted.
+Exit codes: 0 done, or the budget is spent · 1 a cell failed · 2 an option that cannot be met · 130 interrupted.
 """
 
 import math
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # the command's own imports are heavy
 
 INTERRUPTED = 130
 FAILED = 1
+EXPECTED = "expected: the layer that should stop it, stated before any run; partial: some of it is expected to pass"
+UNSURE = "not measurable: too few answers or seeds, an attack that takes nothing by itself, or an unevenly busy machine"
 _FLAG = Parameter(negative="")
 _LISTED = Parameter(show_default=False)
 _FLAT = Parameter(name="*")
@@ -48,7 +50,7 @@ class Asked:
     core: Annotated[bool, _FLAG] = False
     """The core set: what plants a behaviour at 25 %, also without the layer expected to stop it, and more."""
     paper: Annotated[bool, _FLAG] = False
-    """The setting of arXiv 2511.09780, vertical and horizontal."""
+    """The setting of arXiv 2511.09780, vertical and horizontal, with the default model."""
     rounds: int = 100
     """Rounds of each simulation."""
     setting: Literal["vertical", "horizontal"] = "vertical"
@@ -99,8 +101,9 @@ def redteam(
 
     choice = choice_of(asked)
     require(means.workers >= 1, f"--workers {means.workers}: must be at least 1")
-    require(means.budget >= 0, f"--budget {means.budget}: cannot be negative")
+    require(means.budget >= 0, f"--budget {means.budget:g}: give seconds, or 0 to write the report and run nothing")
     cells = chosen(choice, core=asked.core, paper=asked.paper)
+    check_sets(asked, choice, cells)
     tidings, finished = run_cells(cells, means.out, Effort(means.workers, means.budget), quiet=json)
     return report(cells, means.out, tidings, finished, as_json=json)
 
@@ -116,6 +119,23 @@ def choice_of(asked: Asked) -> "Choice":
     return choice
 
 
+def check_sets(asked: Asked, choice: "Choice", cells: "Sequence[Cell]") -> None:
+    """Raise `UsageError` for a model that is not there, and for what the sets of cells would pass over in silence."""
+    default = choice.model == "default"
+    require(
+        default or Path(choice.model).is_dir(),
+        f"--model {choice.model}: no such directory; give that of a model that transformers can load, or default",
+    )
+    if not (asked.core or asked.paper):
+        return
+    require(default or not asked.paper, "--paper is run with the default model: leave out --model, or --paper")
+    require(choice.setting == "vertical", f"--setting {choice.setting}: --core and --paper have settings of their own")
+    require(asked.core or not choice.ablate, "--ablate: --paper leaves no layer out; add --core, or leave out --paper")
+    left = {cell.attack for cell in cells}
+    for name in choice.attacks:
+        require(name in left, f"--attacks {name}: not in that set at these shares; leave out --core and --paper")
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return the names in a text, which commas separate."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -126,7 +146,8 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in names(text))
     except ValueError:
-        raise UsageError(f"{option} {text!r}: write whole numbers separated by commas, e.g. 0,25") from None
+        like = "0,25" if option == "--shares" else "0,1"
+        raise UsageError(f"{option} {text!r}: write whole numbers separated by commas, e.g. {like}") from None
 
 
 def list_attacks(*, as_json: bool) -> None:
@@ -149,6 +170,7 @@ def list_attacks(*, as_json: bool) -> None:
         said = attack.expected
         made.add_row(*map(styled, (name, said.layer, said.why, "a behaviour" if learnable(name) else "")))
     console().print(made)
+    console().print(EXPECTED, soft_wrap=True)
 
 
 def run_cells(cells: "Sequence[Cell]", out: Path, effort: "Effort", *, quiet: bool = False) -> "tuple[Tidings, bool]":
@@ -237,20 +259,25 @@ def summary(results: "Results", page: Path, tidings: "Tidings", finished: bool) 
 
 def say(results: "Results", page: Path, tidings: "Tidings", finished: bool) -> None:
     """Print the targets, what is missing, and where the report is."""
+    from shoal.node.redteam.results import Verdict
     from shoal.node.redteam.targets import targets
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("target", "limit", "measured", "verdict"):
         made.add_column(head)
+    unsure = False
     for model in results.values("model"):
         for one in targets(results.narrowed(model=model)):
             if one.verdict:
+                unsure |= one.verdict is Verdict.UNKNOWN
                 look = {"met": "green", "missed": "bold red"}.get(one.verdict.value, "yellow")
                 cells = [styled(text) for text in (one.what, one.limit, one.measured)]
                 made.add_row(*cells, styled(one.verdict.value, look))
     out = console()
     if made.row_count:
         out.print(made)
+    if unsure:
+        out.print(UNSURE, soft_wrap=True)
     missing = results.missing
     out.print(
         f"{len(results.results)} of {len(results.planned)} cells run" + (", the rest is missing" if missing else "")

@@ -101,6 +101,8 @@ def test_a_spent_budget_only_writes_the_report(tmp_path: Path) -> None:
         (("--ablate", "schema"), "no defence layer"),
         (("--shares", "ten"), "whole numbers separated by commas"),
         (("--workers", "0"), "must be at least 1"),
+        (("--budget", "-5"), "--budget -5: give seconds, or 0"),
+        (("--core", "--attacks", "flood"), "--attacks flood: not in that set"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
