@@ -33,6 +33,12 @@ _HEAD = re.compile(
     r"|[ \t]*(?:code|python|program|solution|script|answer)\b",
     re.IGNORECASE,
 )
+# In the midst of a sentence "from China import goods" is prose, unless it ends as code does or its names are called.
+_FROM_WITHIN = re.compile(
+    rf"\bfrom[ \t]{{1,8}}({_DOTTED})[ \t]{{1,8}}import[ \t]{{1,8}}(\(|\*|{_NAME})([ \t]*(?:[;)`'\"\]<$}}*]|$))?", re.M
+)
+_IMPORT_WITHIN = re.compile(rf"\bimport[ \t]{{1,8}}({_DOTTED})(?:[ \t]{{1,8}}as[ \t]{{1,8}}({_NAME}))?")
+_CALL = re.compile(rf"(?<![\w.])({_DOTTED})\(")
 _CALLED = re.compile(r"(__import__|__builtins__|\bimport_module\s{0,4}\(|\bimportlib\s{0,4}\.)")
 _LITERAL = re.compile(rf"\s{{0,4}}\(\s{{0,4}}[\"']({_DOTTED})[\"']\s{{0,4}}\)")
 _IN_STRING = re.compile(r"\b(?:exec|eval|compile)\s{0,4}\(\s{0,4}[rbfuRBFU]{0,2}(?:'{3}|\"{3}|['\"])([^'\"]{0,400})")
@@ -62,6 +68,7 @@ def _modules(text: str, level: int) -> Iterator[str]:
     """Yield the modules that a text imports, in no promised order; repeats are possible."""
     text = text.replace("\\\n", " ").replace("\r", "\n")
     yield from _called(text)
+    yield from _within(text)
     for line in text.split("\n"):
         if _SUSPECT.search(line) is not None:
             yield from _from_line(line, level)
@@ -80,6 +87,23 @@ def _called(text: str) -> Iterator[str]:
     for found in _CALLED.finditer(text):
         literal = _LITERAL.match(text, found.end()) if found.group(1) == "__import__" else None
         yield literal.group(1) if literal else HIDDEN
+
+
+def _within(text: str) -> Iterator[str]:
+    """Yield the modules of imports in the midst of a line that what stands around them shows to be code."""
+    called = {name for found in _CALL.finditer(text) for name in _prefixes(found.group(1))}
+    for found in _FROM_WITHIN.finditer(text):
+        if found.group(3) is not None or found.group(2) in "(*" or found.group(2) in called:
+            yield found.group(1)
+    for found in _IMPORT_WITHIN.finditer(text):
+        if f"{found.group(2) or found.group(1)}." in called:
+            yield found.group(1)
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """Yield a dotted name and all that it begins with, these with their dots: a.b.c gives a., a.b. and a.b.c."""
+    yield name
+    yield from (name[: at + 1] for at, character in enumerate(name) if character == ".")
 
 
 def _from_line(line: str, level: int) -> Iterator[str]:
