@@ -26,7 +26,8 @@ def write_results(cells: Path, planned: Sequence[str]) -> Path:
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     known = read(cells)
-    done = f"{sum(name in known for name in planned)} of {len(planned)} cells run."
+    minutes = sum(result["seconds"] for result in known.values()) / 60
+    done = f"{sum(name in known for name in planned)} of {len(planned)} cells run, {minutes:.0f} minutes in all."
     page.write_text(before + BEGIN + "\n\n" + tables(cells) + "\n\n" + done + "\n\n" + END + after)
     return page
 
@@ -42,7 +43,7 @@ def tables(cells: Path) -> str:
     by_kind = {
         kind: [r for r in known.values() if r["kind"] == kind] for kind in ("steps", "memory", "cost", "profile")
     }
-    parts = [machine(known), "### Whole step", *steps(by_kind["steps"]), "### Peak memory", memory(by_kind["memory"])]
+    parts = [machine(known), *steps(by_kind["steps"]), *memory(by_kind["memory"])]
     for result in by_kind["cost"]:
         parts += [f"### Update by batch size ({title(result)})", *cost(result)]
     for result in by_kind["profile"]:
@@ -101,6 +102,8 @@ def processor() -> str:
 
 def steps(results: Sequence[Result]) -> list[str]:
     """Whole steps of both arms, and how many times as fast ours is."""
+    if not results:
+        return []
     rows = []
     for result in results:
         ours, theirs = (result["arms"].get(arm) for arm in ("shoal", "trl"))
@@ -109,7 +112,7 @@ def steps(results: Sequence[Result]) -> list[str]:
     head = ["", "TRL: min / median", "Shoal: min / median", "ratio of minima", "of medians", "target", "sampling"]
     silent = [r["cell"] for r in results if r["arms"].get("shoal", {}).get("signal_rows") not in (None, rows_of(r))]
     note = f"Rows without signal in {', '.join(silent)}: those figures are not comparable." if silent else ""
-    return [table(head, rows), note]
+    return ["### Whole step", table(head, rows), note]
 
 
 def rows_of(result: Result) -> int:
@@ -138,10 +141,10 @@ def sampling(arm: Result | None) -> str:
     return f"{100 * median(s / w for s, w in zip(arm['sample_seconds'], arm['seconds'], strict=True)):.0f} %"
 
 
-def memory(results: Sequence[Result]) -> str:
+def memory(results: Sequence[Result]) -> list[str]:
     """Peak resident memory of both arms."""
     if not results:
-        return ""
+        return []
     rows = []
     for result in results:
         peaks = [result["arms"].get(arm, {}).get("peak") for arm in ("trl", "shoal")]
@@ -149,7 +152,7 @@ def memory(results: Sequence[Result]) -> str:
         rows.append(
             [title(result), *(f"{p / GIB:.2f} GiB" if p else "" for p in peaks), ratio, f"<= {MEMORY_TARGET:g}"]
         )
-    return table(["", "TRL", "Shoal", "ratio", "target"], rows)
+    return ["### Peak memory", table(["", "TRL", "Shoal", "ratio", "target"], rows)]
 
 
 def cost(result: Result) -> list[str]:

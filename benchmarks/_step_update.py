@@ -55,6 +55,7 @@ def cost(steps: Steps, repeats: int) -> dict[str, Any]:
     """Minima of alternating measurements: the update at each batch size, and the large product's rate."""
     a_MM, b_MM = torch.randn(2, MATMUL, MATMUL).unbind()
     torch.mm(a_MM, b_MM)
+    steps.trainer.update(rows_of(steps, 1))  # makes the optimizer's moments
     batches = [batch for batch in BATCHES if batch % steps.job.group_size == 0]
     taken: dict[int, list[float]] = {batch: [] for batch in batches}
     rates: list[float] = []

@@ -14,7 +14,6 @@ out with a line that says so. Take final figures on a machine that does nothing 
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,15 +23,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from _step_job import Job
+from _step_process import REFERENCE, ROOT, Broken, alone, started
 from _step_results import tables, write_results
 from cyclopts import App
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
 SMOLLM2 = "runs/smollm2-135m"
-REFERENCE = ROOT / ".venv-trl" / "bin" / "python"
 ARMS = ("shoal", "trl")
-PATIENCE = 900  # seconds for one answer of an arm
 CORES = len(os.sched_getaffinity(0))
 
 Arm = Literal["shoal", "trl"]
@@ -66,7 +62,7 @@ CELLS: tuple[Cell, ...] = (
     Cell("tiny-32x8x12-all", "steps", tiny(32, CORES), 20, 5),
     Cell("tiny-profile", "profile", tiny(8, 1)),
     Cell("smollm2-4x8x64", "steps", small(4, 8, 64), 3, 1),
-    Cell("smollm2-cost", "cost", small(4, 8, 64), 2),
+    Cell("smollm2-cost", "cost", small(4, 8, 32), 2),
     Cell("smollm2-profile", "profile", small(4, 8, 16)),
     Cell("smollm2-memory-8x512", "memory", small(1, 8, 512), 1, 1),
 )
@@ -80,76 +76,13 @@ QUICK: tuple[Cell, ...] = (
 app = App(help=__doc__, result_action="return_value")
 
 
-def environment(job: Job) -> dict[str, str]:
-    """The environment of an arm: its threads, the tree's own modules, and no hub."""
-    threads = str(job.threads)
-    return os.environ | {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "PYTHONPATH": str(ROOT / ".ns"),
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_OFFLINE": "1",
-        "TRL_EXPERIMENTAL_SILENCE": "1",
-    }
-
-
-class Process:
-    """An arm at the other end of two pipes. Its standard error goes to a file, whose end is shown when it fails."""
-
-    def __init__(self, arm: str, job: Job) -> None:
-        """Start it and wait until it is ready."""
-        python = sys.executable if arm == "shoal" else str(REFERENCE)
-        self.arm, self._errors = arm, tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        self._process = subprocess.Popen(
-            [python, str(HERE / f"_step_{arm}.py"), job.dump()],
-            cwd=ROOT,
-            env=environment(job),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        self.ready = self._read()
-
-    def step(self, tokens: int) -> dict[str, Any]:
-        """Make one step."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"tokens": tokens}) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace")[-2000:]
-            raise SystemExit(f"the arm {self.arm} ended with {self._process.wait()}:\n{said}")
-        return json.loads(line)
-
-    def close(self) -> None:
-        """Let it end; end it when it does not."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
-
-
 def take_turns(cell: Cell, arms: Sequence[str]) -> dict[str, Any]:
     """Steps of all arms in turn; refuses arms that read other prompts or made other lengths."""
-    running = [Process(arm, cell.job) for arm in arms]
-    try:
+    with started(arms, cell.job) as running:
         for _ in range(cell.warm):
             for process in running:
                 process.step(cell.job.tokens)
         made = [[process.step(cell.job.tokens) for process in running] for _ in range(cell.repeats)]
-    finally:
-        for process in running:
-            process.close()
     check_alike([process.ready["prompts"] for process in running], "token ids of the prompts")
     check_alike([step["tokens"] for steps in made for step in steps], "completion tokens")
     run = time.time()
@@ -169,38 +102,28 @@ def take_turns(cell: Cell, arms: Sequence[str]) -> dict[str, Any]:
 def check_alike(values: Sequence[Any], what: str) -> None:
     """End the benchmark where the arms do not do the same work."""
     if len(set(values)) > 1:
-        raise SystemExit(f"the arms differ in {what}: {sorted(set(values))}. No figure was kept.")
+        raise Broken(f"the arms differ in {what}: {sorted(set(values))}. No figure was kept.")
 
 
 def peaks(cell: Cell, arms: Sequence[str]) -> dict[str, Any]:
     """The peak of each arm in a process of its own: a short step first, so that the optimizer's moments are there."""
     found = {}
     for arm in arms:
-        process = Process(arm, cell.job)
-        try:
+        with started([arm], cell.job) as (process,):
             for _ in range(cell.warm):
                 process.step(min(4, cell.job.tokens))
             step = process.step(cell.job.tokens)
-        finally:
-            process.close()
         found[arm] = {"run": time.time(), "peak": step["peak"], "seconds": [step["seconds"]], "tokens": step["tokens"]}
     return found
-
-
-def alone(cell: Cell) -> dict[str, Any]:
-    """What is measured of ours alone."""
-    command = [sys.executable, str(HERE / "_step_update.py"), cell.kind, cell.job.dump(), str(cell.repeats)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(cell.job), capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{cell.name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return {"shoal": json.loads(done.stdout) | {"run": time.time()}}
 
 
 def measure(cell: Cell, arms: Sequence[str]) -> dict[str, Any]:
     """Run one cell."""
     if cell.kind == "steps":
         return take_turns(cell, arms)
-    return peaks(cell, arms) if cell.kind == "memory" else alone(cell)
+    if cell.kind == "memory":
+        return peaks(cell, arms)
+    return {"shoal": alone(cell.kind, cell.job, cell.repeats) | {"run": time.time()}}
 
 
 def run_cell(cell: Cell, arms: Sequence[str], out: Path, again: bool) -> None:
@@ -245,8 +168,8 @@ def main(
     budget: float = float("inf"),
     render: bool = False,
     quick: bool = False,
-) -> None:
-    """Measure what is missing, then write the page.
+) -> int:
+    """Measure what is missing, then write the page; 1 when a cell broke.
 
     Parameters
     ----------
@@ -271,22 +194,34 @@ def main(
     chosen = QUICK if quick else tuple(cell for cell in CELLS if not cells or cell.name in cells)
     if render:
         chosen = ()
-    deadline = time.monotonic() + budget
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if quick else out
         folder.mkdir(parents=True, exist_ok=True)
         present = usable_arms(arms or ARMS) if chosen else []
-        for cell in chosen:
-            if time.monotonic() >= deadline:
-                break
-            if cell.job.model != "default" and not (ROOT / cell.job.model).is_dir():
-                print(f"{cell.name}: left out, there is no {cell.job.model} (make smollm2)", flush=True)
-                continue
-            run_cell(cell, present, folder, again)
+        broken = run_all(chosen, present, (folder, again), time.monotonic() + budget)
         if quick:
             print(tables(folder))
-            return
-    print(f"results: {write_results(out, [cell.name for cell in CELLS])}")
+        else:
+            print(f"results: {write_results(out, [cell.name for cell in CELLS])}")
+    return int(bool(broken))
+
+
+def run_all(cells: Sequence[Cell], arms: Sequence[str], into: tuple[Path, bool], deadline: float) -> list[str]:
+    """Run cells until the deadline; return the names of those that broke, after saying why."""
+    broken: list[str] = []
+    for cell in cells:
+        if time.monotonic() >= deadline:
+            print(f"{cell.name}: not begun, the budget is spent", flush=True)
+            continue
+        if cell.job.model != "default" and not (ROOT / cell.job.model).is_dir():
+            print(f"{cell.name}: left out, there is no {cell.job.model} (make smollm2)", flush=True)
+            continue
+        try:
+            run_cell(cell, arms, *into)
+        except Broken as error:
+            print(f"{cell.name}: no figure. {error}", flush=True)
+            broken.append(cell.name)
+    return broken
 
 
 if __name__ == "__main__":
