@@ -9,26 +9,32 @@ import torch
 
 WIDTHS = {"cpu": 1024, "cuda": 4096}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+LONG = 4
 PROBE, SLOW = 256, 20  # a type that is so many times slower on a small product has no units here: that one will do
 
 
 def best(call: Callable[[], Any], seconds: float, device: str, least: int = 2) -> float:
-    """Seconds of the fastest call: one to warm up, then at least `least`, and more while `seconds` are left."""
-    finish(call, device)
+    """Seconds of the fastest call: one to warm up, then at least `least`, and more while `seconds` are left.
+
+    A first call of more than `LONG` times that is the answer itself: a large model would take minutes otherwise.
+    """
+    first = timed(call, device)
+    if first > LONG * seconds:
+        return first
     deadline = time.perf_counter() + seconds
     found: list[float] = []
     while len(found) < least or time.perf_counter() < deadline:
-        begun = time.perf_counter()
-        finish(call, device)
-        found.append(time.perf_counter() - begun)
+        found.append(timed(call, device))
     return min(found)
 
 
-def finish(call: Callable[[], Any], device: str) -> None:
-    """Call and wait until the device has done it."""
+def timed(call: Callable[[], Any], device: str) -> float:
+    """Seconds until the device has done one call."""
+    begun = time.perf_counter()
     call()
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
 
 
 def matmul_rates(device: str, seconds: float, width: int | None = None) -> dict[str, float]:

@@ -133,7 +133,7 @@ class Runs:
                 rates = matmul_rates(self.settings.device, self.part / 2)
                 work = Work(self.policy, self.settings.max_tokens)
                 peak = rates["float32"]
-                seconds = sum(1 / f(32, self.part, peak).tokens_per_second for f in (work.sampling, work.updating))
+                seconds = sum(1 / f(ROWS[0], self.part, peak).tokens_per_second for f in (work.sampling, work.updating))
             if best is None or seconds < best[0]:
                 best = seconds, count, rates
         assert best is not None
@@ -162,6 +162,6 @@ class Runs:
             updating.append(work.updating(rows, self.part, rates[dtype]))
             now = time.monotonic()
             if rows != ROWS[-1] and now + 2 * (now - begun) > self.deadline:
-                self.notes.append(f"not measured for want of time: more than {rows} rows (give more --seconds)")
+                self.notes.append(f"no time to measure more than {rows} rows, which may pay: give more --seconds")
                 break
         return sampling, updating

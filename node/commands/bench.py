@@ -57,7 +57,7 @@ def show(found: "Bench") -> None:
     products = ", ".join(f"{name} {rate / 1e9:,.3g} GFLOP/s" for name, rate in rates.items())
     out = console()
     out.print(f"machine   {shown(found.device)}, {found.cores} cores, {memory_name(found.memory_bytes)} of memory free")
-    out.print(f"products  {products} (large, {advice.threads} threads)")
+    out.print(f"products  {products} (large, --threads {advice.threads})")
     out.print(f"model     {shown(found.model)}, {size_name(found.parameters)} parameters")
     table = Table("rows", "sampling tokens/s", "of the products", "update tokens/s", "of the products")
     for sampled, updated in zip(found.sampling, found.updating, strict=True):

@@ -89,6 +89,16 @@ def test_the_best_of_several_calls_leaves_out_the_first(monkeypatch: pytest.Monk
     assert len(calls) == 4
 
 
+def test_a_call_that_takes_far_too_long_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, costs = [0.0], iter([40.0])
+
+    def call() -> None:
+        clock[0] += next(costs)
+
+    monkeypatch.setattr(rates.time, "perf_counter", lambda: clock[0])
+    assert rates.best(call, 8.0, "cpu") == 40.0
+
+
 def test_threads_are_as_before_afterwards() -> None:
     before = torch.get_num_threads()
 
