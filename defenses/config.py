@@ -56,6 +56,9 @@ class DefenseConfig:
     copy_bits: float = 12.0
     prompts: int = 2048
     texts_per_prompt: int = 256
+    # Texts and rollouts remembered for all prompts together, half a kilobyte each: sixteen rollouts of 64 texts in each
+    # of 32 passes, which is more than staleness lets anybody copy from.
+    copy_entries: int = 1 << 15
     pairs: int = 4096
     # Canary: a rise of the share by two points is what the evidence is weighed for, so that an alarm comes before five.
     canary_rise: float = 0.02

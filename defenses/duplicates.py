@@ -56,6 +56,11 @@ class _Prompt:
     texts: dict[bytes, _Text] = field(default_factory=dict[bytes, _Text])
     groups: list[_Group] = field(default_factory=list[_Group])
 
+    @property
+    def entries(self) -> int:
+        """How much is held."""
+        return len(self.texts) + len(self.groups)
+
 
 class DuplicateMemory:
     """The texts seen for recent prompts, and the evidence between pairs of peers; bounded, every eviction counted."""
@@ -69,6 +74,7 @@ class DuplicateMemory:
         self._evidence: BoundedMap[tuple[bytes, bytes], float] = BoundedMap(
             config.pairs, partial(counters.add, "duplicates", "evicted_pair")
         )
+        self._entries = 0  # texts and groups of all prompts
 
     def remember_own(self, prompt_hash: bytes, texts: Sequence[str], min_chars: int) -> None:
         """Note this node's own completions of a prompt; they are earlier than anybody's."""
@@ -80,11 +86,31 @@ class DuplicateMemory:
         `min_chars` is the length from which equal texts of this task are evidence of copying.
         """
         prompt = self._prompts.get(publication.prompt_hash) or _Prompt()
+        held = prompt.entries
+        if publication.prompt_hash not in self._prompts and len(self._prompts) >= self._config.prompts:
+            self._forget_oldest()
         self._prompts.put(publication.prompt_hash, prompt)
         normal = [normalise(text) for text in texts]
         if self._copied_group(prompt, publication, normal):
-            return [reject("duplicates", "copied_rollout")] * len(texts)
-        return [self._text(prompt, publication, text) if len(text) >= min_chars else ACCEPTED for text in normal]
+            verdicts = [reject("duplicates", "copied_rollout")] * len(texts)
+        else:
+            verdicts = [
+                self._text(prompt, publication, text) if len(text) >= min_chars else ACCEPTED for text in normal
+            ]
+        self._grown(prompt.entries - held)
+        return verdicts
+
+    def _grown(self, entries: int) -> None:
+        """Note that the memory has grown, and forget the prompts longest untouched when it has become too large."""
+        self._entries += entries
+        while self._entries > self._config.copy_entries:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest, prompt = next(self._prompts.items())
+        self._prompts.pop(oldest)
+        self._entries -= prompt.entries
+        self._counters.add("duplicates", "evicted_prompt")
 
     def _text(self, prompt: _Prompt, publication: Publication, text: str) -> Verdict:
         """Judge one long text against those of other peers, the earliest first."""
@@ -174,6 +200,8 @@ class DuplicateMemory:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` returned."""
         self._prompts.replace((bytes(name), _restored(texts, groups)) for name, texts, groups in state["prompts"])
+        self._entries = sum(prompt.entries for _, prompt in self._prompts.items())
+        self._grown(0)
         self._evidence.replace(((bytes(a), bytes(b)), float(bits)) for a, b, bits in state["pairs"])
 
 

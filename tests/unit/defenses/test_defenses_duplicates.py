@@ -176,6 +176,35 @@ def test_memory_is_bounded_and_every_eviction_counted():
     assert counts.get("duplicates/evicted_text") == counts.get("duplicates/evicted_group") == 10
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_all_prompts_together_are_bounded_and_the_longest_untouched_goes(restart: bool):
+    store = memory(copy_entries=20, prompts=7)
+    rng = random.Random(3)
+    for prompt in (0, 1, 2, 3, 0, 4, 5):
+        texts = ["".join(rng.choices("abcdefghij ", k=80)) for _ in range(4)]
+        judge(store, f"peer {prompt}", prompt, texts, b"%d" % prompt)
+        if restart:
+            state, store = store.state(), memory(copy_entries=20, prompts=7)
+            store.restore(state)
+    held = {bytes(name): len(texts) + len(groups) for name, texts, groups in store.state()["prompts"]}
+    assert held == {b"0": 10, b"4": 5, b"5": 5}  # four texts and a rollout each time
+    few = memory(copy_entries=20, prompts=2)
+    few.restore(store.state())
+    assert sum(len(texts) + len(groups) for _, texts, groups in few.state()["prompts"]) == 10
+    judge(few, "another", 9, [LONG, OTHER], b"9")
+    assert [bytes(name) for name, _, _ in few.state()["prompts"]] == [b"5", b"9"]
+
+
+@pytest.mark.parametrize("changed", [0, 1, 5, 20, 60])
+def test_similarity_is_the_share_of_common_ones_among_the_smallest(changed: int):
+    rng = random.Random(changed)
+    words = [f"{rng.getrandbits(32):08x}" for _ in range(60)]
+    first, second = sketch(" ".join(words)), sketch(" ".join(["other"] * changed + words[changed:]))
+    left, right = set(hashes(first)), set(hashes(second))
+    smallest = sorted(left | right)[:64]
+    assert similarity(first, second) == len([value for value in smallest if value in left & right]) / len(smallest)
+
+
 def test_state_comes_back():
     store = memory()
     judge(store, "a", 1, [LONG, *EIGHT])
