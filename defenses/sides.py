@@ -214,7 +214,8 @@ class Sides:
             return True
         after = sign + 2
         words = after < ceiling and self._tokens[after].kind is Kind.WORD
-        return token.text == "-" and token.spaced and (words or bool(self._tokens[sign + 1].unit))
+        counted = sign + 1 < ceiling and bool(self._tokens[sign + 1].unit)  # a text that is cut off ends with a sign
+        return token.text == "-" and token.spaced and (words or counted)
 
     def _is_unknown(self, at: int, ceiling: int) -> bool:
         """Whether a sign is followed by a letter or a word, rather than by the end of the sum or a dash and prose."""

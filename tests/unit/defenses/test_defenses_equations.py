@@ -1,6 +1,7 @@
 """Literal equations: honest texts pass, false ones do not, in whatever notation."""
 
 from fractions import Fraction
+from random import Random
 from typing import Any
 
 import arithmetic_texts
@@ -116,6 +117,19 @@ def test_a_sum_too_long_to_read_from_its_beginning_is_not_judged():
     assert first_false("1+" * 400 + "1=401", "") is None
     assert first_false("1+" * 400 + "1=2", "") is None
     assert first_false("1+" * 40 + "1=2", "") is not None
+
+
+@pytest.mark.parametrize("text", ["x = 3 -", "=3 \u2212", "2+2 = 4 - ", "1 = 2 - = 3", "= - 3 apples -"])
+def test_a_text_that_is_cut_off_behind_a_sign_is_read(text):
+    assert first_false(text, "") is None
+
+
+def test_fragments_in_any_order_are_read_without_an_error():
+    rng = Random(4)
+    pieces = arithmetic_texts.HONEST[::9] + [*"0123456789+-*/=().,%!^ \n'\"|&_\u2212"]
+    for _ in range(1500):
+        text = "".join(rng.choice(pieces) for _ in range(rng.randint(1, 12)))
+        first_false(text[: rng.randint(1, 60)], "base 7, mod 5")
 
 
 AMBIGUOUS = (
