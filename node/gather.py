@@ -21,10 +21,12 @@ from shoal.node.sets import OwnSet, PeerSet
 from shoal.node.stopwatch import Stopwatch
 from shoal.node.witness import NO_WITNESS, Witness
 from shoal.protocol.errors import FetchFailed
+from shoal.protocol.limits import MIB
 from shoal.protocol.transport import Received, Transport
 
 FETCHES_PER_SET = 4  # draws for each set wanted; after these the shortfall is accepted and counted
 LEAST_FETCH_SECONDS = 5.0  # for one blob, however little time is left
+MOST_HELD = 32 * MIB  # of opened rollouts that wait to be judged together; one alone may have a good deal more
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +144,11 @@ class Gatherer:
         return usable
 
     async def _candidates(self, order: Order, found: int, search: _Search, rng: random.Random) -> list[Candidate]:
-        """Draw, fetch, screen and regrade until there are as many sets as are wanted beside those found."""
+        """Draw, fetch, screen and regrade until there are as many sets as are wanted beside those found, or as many
+        bytes as may be held at a time."""
         candidates: list[Candidate] = []
-        while found + len(candidates) < order.most and search.draws > 0 and not self.pool.closed:
+        held = 0
+        while held < MOST_HELD and found + len(candidates) < order.most and search.draws > 0 and not self.pool.closed:
             there = self.pool.where(lambda p: self._there(p) and order.wanted(p))
             pointer = next(choose(there, rng, self.fair, search.drawn), None)
             if pointer is None:
@@ -159,6 +163,7 @@ class Gatherer:
             candidate = await self._open(pointer, max(LEAST_FETCH_SECONDS, left / 2) if order.hurried else None)
             if candidate is not None and self._useful(candidate.peer, order):
                 candidates.append(candidate)
+                held += _size(candidate)
             elif candidate is not None:
                 self._witnessed(candidate)
             if asyncio.get_running_loop().time() >= order.stop:
@@ -256,3 +261,10 @@ class Gatherer:
         if reason in ("unreachable", "timeout"):
             self._absent.add(header.key)
         return None
+
+
+def _size(candidate: Candidate) -> int:
+    """Return about how many bytes an opened rollout takes: one odd character makes each of a text take four."""
+    rollout = candidate.screened.rollout
+    columns = sum(map(len, (*rollout.token_ids, *rollout.logps)))
+    return len(candidate.blob) + columns + 4 * sum(map(len, rollout.completions))

@@ -126,7 +126,7 @@ def test_a_text_that_is_cut_off_behind_a_sign_is_read(text):
 
 def test_fragments_in_any_order_are_read_without_an_error():
     rng = Random(4)
-    pieces = arithmetic_texts.HONEST[::9] + [*"0123456789+-*/=().,%!^ \n'\"|&_\u2212"]
+    pieces = [*arithmetic_texts.HONEST[::9], *"0123456789+-*/=().,%!^ \n'\"|&_\u2212"]
     for _ in range(1500):
         text = "".join(rng.choice(pieces) for _ in range(rng.randint(1, 12)))
         first_false(text[: rng.randint(1, 60)], "base 7, mod 5")
