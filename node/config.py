@@ -117,11 +117,12 @@ class SwarmOptions:
     other_skill: float = 0.005
     """The same on all other tasks."""
     attack: tuple[str, ...] = ()
-    """NAME:SHARE of malicious nodes, e.g. text:0.25; may be repeated. `shoal redteam --list` lists the names."""
+    """NAME:SHARE of malicious nodes, e.g. text:0.25, rounded to whole nodes, at least one; may be repeated.
+    `shoal redteam --list` lists the names."""
     defenses_off: tuple[str, ...] = ()
     """Defence layers to switch off, to see what they are worth: admission, quota, header, provenance, text, duplicates,
-    verifier, mixing, reputation; `all` for every one. Without mixing, peers' rows train as in the published recipe:
-    they enter the baseline and are divided by the group's std."""
+    verifier, invariants, likelihood, phrases, judge, mixing, reputation, canary; `all` for every one. Without mixing,
+    peers' rows train as in the published recipe: they enter the baseline and are divided by the group's std."""
     max_age_rounds: int = 4
     """Oldest rollout of a peer that may be trained on, in rounds; 0 is synchronous."""
     max_lag: int = 8
@@ -347,7 +348,10 @@ def check(config: SimulateConfig) -> None:
     _check_numbers(config)
     shares = [parse_attack(text) for text in swarm.attack]
     attackers = sum(max(1, round(share * swarm.nodes)) for _, share in shares)
-    require(attackers < swarm.nodes, f"--attack: {attackers} attackers leave no honest node among {swarm.nodes}")
+    require(
+        attackers < swarm.nodes,
+        f"--attack: {attackers} attackers leave no honest node among {swarm.nodes}; lower the shares",
+    )
     for text in config.links.partition:
         parse_partition(text, swarm.nodes)
     require(bool(config.run.arms), "--arms: name at least one of swarm, isolated, isolated_total")

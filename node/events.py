@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.defenses.verdict import LAYERS
 from shoal.node.mix import Mixed
+from shoal.node.report.figures import is_refusal
 from shoal.node.sets import OwnSet, PeerSet
 from shoal.node.stopwatch import Stopwatch
 from shoal.protocol.identity import short
@@ -20,9 +20,6 @@ from shoal.trainer.tasks.base import Prompt
 Event = dict[str, Any]
 DIGITS = 6  # of a float in an event: more would only blow up the file
 SHOWN_CHARS = 400  # of a prompt or completion in a sample
-# Counted by a layer, but nothing was refused.
-BOOKKEEPING = {"late_original", "muted", "claim_differs", "no_null", "flagged", "refused_operator", "start_gate"}
-OWN_MODELS = ("canary", "judge")  # what these count is about a model of one's own; but for rows, it refuses nobody
 SHOWN = 2  # samples of either kind in one report
 
 
@@ -113,21 +110,13 @@ def split_counts(counts: Mapping[str, int]) -> dict[str, dict[str, int]]:
     verdicts: dict[str, int] = {}
     rest: dict[str, int] = {}
     for name, count in sorted(counts.items()):
-        layer, _, reason = name.partition("/")
         if name == "screen/accepted":
             verdicts["accept"] = count
-        elif layer in LAYERS and not _is_bookkeeping(layer, reason):
+        elif is_refusal(name):
             verdicts[name] = count
         else:
             rest[name] = count
     return {"verdicts": verdicts, "counts": rest}
-
-
-def _is_bookkeeping(layer: str, reason: str) -> bool:
-    """Return True for counts that refuse nothing anew: notes, evictions, and what grew too old while it was kept."""
-    if layer in OWN_MODELS:
-        return not reason.endswith("_row")
-    return reason in BOOKKEEPING or reason.startswith("evicted") or reason.endswith(("_pooled", "_held", "_weighed"))
 
 
 def histogram(values: Iterable[int]) -> dict[str, int]:

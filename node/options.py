@@ -63,9 +63,9 @@ class LifeOptions:
     keep_blobs_mb: int = 1024
     """Disk space for rollouts, own and fetched, in MiB."""
     defenses_off: tuple[str, ...] = ()
-    """Defence layers to switch off: admission, quota, header, provenance, text, duplicates, verifier, mixing,
-    reputation; `all` for every one. Only for measurements. Without mixing, peers' rows enter the baseline and are
-    divided by the group's std, as in the published recipe."""
+    """Defence layers to switch off: admission, quota, header, provenance, text, duplicates, verifier, invariants,
+    likelihood, phrases, judge, mixing, reputation, canary; `all` for every one. Only for measurements. Without
+    mixing, peers' rows enter the baseline and are divided by the group's std, as in the published recipe."""
     seed: int = 0
     """Seed of this node's random choices, beside its key."""
     threads: int = 1

@@ -13,7 +13,17 @@ Curve = tuple[tuple[int, float], ...]
 # Counters that say "this rollout may be used"; of the gate's many counters only refusals are shown as such.
 ACCEPTED = ("accept", "screen/accepted")
 # What defences count besides refusals: their own memory's bounds, and facts about a peer that refuse nothing.
-NOTED = ("late_original", "shared_account", "claim_differs", "muted")
+NOTED = {
+    "late_original",
+    "shared_account",
+    "claim_differs",
+    "muted",
+    "no_null",
+    "flagged",
+    "refused_operator",
+    "start_gate",
+}
+OWN_MODELS = ("canary", "judge")  # what these count is about a model of one's own; but for rows, it refuses nobody
 
 
 def mean_curve(curves: Iterable[Curve]) -> Curve:
@@ -41,8 +51,14 @@ def totals(events: Iterable[Event], key: str) -> Counter[str]:
 def is_refusal(name: str) -> bool:
     """Return True when a counter, named layer/reason, counts what a defence turned away."""
     layer, _, reason = name.partition("/")
-    judges = layer in LAYERS and layer != "canary"  # the canary looks at the own model and refuses nobody
-    return judges and not reason.startswith("evicted_") and reason not in NOTED
+    if layer in OWN_MODELS:
+        return reason.endswith("_row")
+    return layer in LAYERS and not _refuses_nothing(reason)
+
+
+def _refuses_nothing(reason: str) -> bool:
+    """Return True for counts that refuse nothing anew: notes, evictions, and what grew too old while it was kept."""
+    return reason in NOTED or reason.startswith("evicted") or reason.endswith(("_pooled", "_held", "_weighed"))
 
 
 def histogram(events: Iterable[Event], key: str) -> dict[int, int]:
