@@ -15,7 +15,7 @@ own model, does not whitewash itself. A flag falls when peers stop, or when the 
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from shoal.defenses.verdict import ACCEPTED, Action, Counters, Verdict
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, with no short pattern (2^64 over the golden ratio)
 OPEN_RUNS = 1 << 15  # runs of one document that are told apart: 64 rows of 64 tokens
+MOST_SUSPECTS = 256  # of one row, the longest first: a phrase of thirty tokens has two hundred
 FOUND = Verdict(Action.QUARANTINE, "phrases", "phrase", 0.0)
 
 
@@ -38,12 +39,9 @@ def measured(pieces: Sequence[Sequence[int]], longest: int) -> tuple[Keys, npt.N
     found: list[Keys] = [np.empty(0, np.uint64)]
     sizes: list[int] = [0]
     for piece in pieces:
-        tokens = np.asarray(piece, np.uint64) + np.uint64(1)
-        value = np.zeros(len(tokens) + 1, np.uint64)
-        for length in range(min(longest, len(tokens))):
-            value = value[:-1] * _FACTOR + tokens[length:]
-            found.append((value ^ value >> np.uint64(29)) * _FACTOR)
-            sizes.append(length + 1)
+        for length, hashed in enumerate(_hashes(np.asarray(piece, np.uint64) + np.uint64(1), longest), start=1):
+            found.append(hashed)
+            sizes.append(length)
     keys, first = np.unique(np.concatenate(found), return_index=True)
     return keys, np.repeat(sizes, [len(part) for part in found])[first]
 
@@ -53,10 +51,21 @@ def runs(pieces: Sequence[Sequence[int]], longest: int) -> Keys:
     return measured(pieces, longest)[0]
 
 
-def _hash(tokens: Sequence[int]) -> int:
-    """Return the hash of one whole run."""
-    keys, lengths = measured([tokens], len(tokens))
-    return int(keys[np.argmax(lengths)])
+def _hashes(tokens: npt.NDArray[np.uint64], longest: int) -> Iterator[Keys]:
+    """Yield the hashes of all runs of one token, of two tokens and so on, each in order of where they begin."""
+    value = np.zeros(len(tokens) + 1, np.uint64)
+    for length in range(min(longest, len(tokens))):
+        value = value[:-1] * _FACTOR + tokens[length:]
+        yield (value ^ value >> np.uint64(29)) * _FACTOR
+
+
+def places(pieces: Sequence[Sequence[int]], longest: int) -> dict[int, Sequence[int]]:
+    """Return the tokens of each run by its hash."""
+    found: dict[int, Sequence[int]] = {}
+    for piece in pieces:
+        for length, keys in enumerate(_hashes(np.asarray(piece, np.uint64) + np.uint64(1), longest), start=1):
+            found.update((key, piece[at : at + length]) for at, key in enumerate(keys.tolist()))
+    return found
 
 
 def excess(peers: int, of_peers: int, own: int, of_own: int) -> float:
@@ -167,10 +176,14 @@ class PhraseMemory:
             new = self._peers.note(document, found, rewarded=True)
             lifted = self._is_lifted(found)
             order = np.argsort(-lengths[lifted], kind="stable")  # what a longer run explains, a shorter need not
-            fresh = set(new.tolist())
-            for run in found[lifted][order].tolist():
+            suspects = found[lifted][order].tolist()
+            if len(suspects) > MOST_SUSPECTS:
+                self._counters.add("phrases", "unweighed_run", len(suspects) - MOST_SUSPECTS)
+            fresh, known = set(new.tolist()), None
+            for run in suspects[:MOST_SUSPECTS]:
                 if self._weigh(run, prompt, run in fresh):
-                    self._excuse(run, pieces)
+                    known = known or places(pieces, self._config.phrase_longest)
+                    self._excuse(run, known[run])
         if self._peers.rows >= self._config.phrase_peer_window:
             self._forget()
 
@@ -215,15 +228,10 @@ class PhraseMemory:
     def _lifts(self, peers: int, of_peers: int, own: int, of_own: int) -> bool:
         return peers * (of_own + 1) >= self._config.phrase_lift * (own + 0.5) * of_peers
 
-    def _excuse(self, run: int, pieces: Sequence[Sequence[int]]) -> None:
+    def _excuse(self, run: int, tokens: Sequence[int]) -> None:
         """Take the documents of a flagged run from the runs inside it, which they made look frequent."""
-        flagged = self._runs.get(run) or _Run()
-        for piece in pieces:
-            for start in range(len(piece)):
-                for end in range(start + 2, min(start + self._config.phrase_longest, len(piece)) + 1):
-                    if _hash(piece[start:end]) == run:
-                        self._subtract(flagged, set(runs([piece[start:end]], end - start).tolist()) - {run})
-                        return
+        if len(tokens) > 1:
+            self._subtract(self._runs.get(run) or _Run(), set(runs([tokens], len(tokens)).tolist()) - {run})
 
     def _subtract(self, flagged: _Run, inside: set[int]) -> None:
         for run in inside:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shoal.defenses.config import DefenseConfig
-from shoal.defenses.phrases import PhraseMemory, excess, runs
+from shoal.defenses.phrases import MOST_SUSPECTS, PhraseMemory, excess, places, runs
 from shoal.defenses.verdict import Action, Counters
 
 PHRASE = [901, 902, 903, 904]
@@ -313,3 +313,27 @@ def test_hashes_do_not_depend_on_the_process():
         (value ^ value >> 29) * 0x9E3779B97F4A7C15 % 2**64 for value in (2, 3, (2 * 0x9E3779B97F4A7C15 + 3) % 2**64)
     )
     assert runs([[1, 2]], 8).dtype == np.uint64
+
+
+def test_each_run_is_found_again_by_its_hash():
+    pieces = [[5, 6, 5, 6, 7], [], [9]]
+    expected = {(*piece[at : at + n],) for piece in pieces for n in (1, 2, 3) for at in range(len(piece) - n + 1)}
+    found = places(pieces, 3)
+    assert {tuple(tokens) for tokens in found.values()} == expected
+    assert sorted(found) == sorted(runs(pieces, 3).tolist())
+    assert all(runs([tokens], len(tokens)).tolist().count(key) == 1 for key, tokens in found.items())
+
+
+def test_a_long_text_that_is_repeated_costs_no_more_than_its_bound():
+    """Each run of it is suspect; each one that was flagged cost a look at all others."""
+    counters = Counters()
+    memory = PhraseMemory(DefenseConfig(), counters)
+    for number in range(64):
+        memory.own(number.to_bytes(4, "big"), [[1, 2, 3, 4]])
+    text = list(range(100, 1124))
+    for prompt in range(40):
+        memory.peer("long", prompt.to_bytes(4, "big"), [text])
+    assert counters.get("phrases/flagged") == MOST_SUSPECTS
+    assert len(memory.state()["runs"]) == MOST_SUSPECTS
+    assert counters.get("phrases/unweighed_run") >= 7 * 1024 - MOST_SUSPECTS
+    assert not memory.judge([text]).usable
