@@ -111,7 +111,8 @@ class _Page:
         linked = False
         for count, sign in enumerate(signs):
             chained = count + 1 < len(signs)
-            left = self._sides.left(sign, signs[count - 1] + 1 if count else 0)
+            since = signs[count - 1] + 1 if count else 0
+            left = self._sides.left(sign, since)
             right = self._sides.right(sign + 1, signs[count + 1] if chained else len(self._tokens), chained)
             anchor = anchor if linked else None
             if left.found and self._has_sign(*left.found[0]):
@@ -120,7 +121,7 @@ class _Page:
                 left = Spans([anchor])
             linked = right.whole
             if self._means_equal(sign, left, right):
-                yield from self._judge(left, right, self._tokens[sign].text[0] in "≈~")
+                yield from self._judge(left, right, since, self._tokens[sign].text[0] in "≈~")
             self._values.clear()
             if self._left < 0:
                 return
@@ -150,12 +151,12 @@ class _Page:
         after = self._tokens[end].text.lower() if end < len(self._tokens) else ""
         return after not in _COMPARED and self._tokens[end - 1].unit not in _COMPARED
 
-    def _judge(self, left: Spans, right: Spans, about: bool) -> Iterator[Equation]:
+    def _judge(self, left: Spans, right: Spans, since: int, about: bool) -> Iterator[Equation]:
         """Yield the equation, if there is one, with whether any reading of it holds."""
         if not left.found or not right.found:
             return
         pairs = list(product(left.found[:3], right.found[:3]))
-        readings = self._readings(left.found[0][0], right.found[0][1])
+        readings = self._readings(self._texts(left.found[0], since, right.found[0][1]))
         stated = next((found for r in readings for pair in pairs if (found := self._stated(pair, r))), None)
         if stated is None:
             return
@@ -195,9 +196,15 @@ class _Page:
                 return True
         return False
 
-    def _readings(self, start: int, end: int) -> list[Reading]:
+    def _texts(self, left: tuple[int, int], since: int, end: int) -> list[str]:
+        """Return the texts of one equation's tokens. Of a chain a+b=c=d that is a+b and d, never what is between:
+        each link would be read again for each that follows."""
+        start, stop = left
+        far = self._tokens[start:stop] if start < since else []
+        return [token.text for token in [*far, *self._tokens[max(start, since) : end]]]
+
+    def _readings(self, texts: list[str]) -> list[Reading]:
         """Return the readings for which this equation gives a reason, the plain one first."""
-        texts = [token.text for token in self._tokens[start:end]]
         commas = ["us"]
         if any("," in text or text.count(".") > 1 for text in texts):
             commas.append("eu")

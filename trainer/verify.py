@@ -260,13 +260,13 @@ class Grader:
             if late:
                 raise EOFError("no reply")
             code, reward, cpu_seconds = read_frame(worker.receive)
-        except EOFError:
+            reason = REASONS[code]
+        except (EOFError, ValueError, TypeError, IndexError):  # gone, or it says what no worker says
             self._workers.remove(worker)
             worker.process.kill()  # it may still be busy, and its children end with it
             worker.end()
             self.counters["worker_losses"] += 1
             return Score(None, "wall_time" if late else "crashed")
-        reason = REASONS[code]
         return Score(None if reason else reward, reason, cpu_seconds)
 
     def _remember(self, key: bytes, score: Score) -> None:

@@ -21,11 +21,18 @@ def write_frame(descriptor: int, value: Any) -> None:
 
 
 def read_frame(descriptor: int) -> Any:
-    """Read one value; raises EOFError when the writer is gone, also in the middle of a frame."""
+    """Read one value; raises EOFError when the writer is gone, also in the middle of a frame, or writes what is none.
+
+    After bytes that are no frame nobody can tell where the next one begins: the writer is as good as gone.
+    """
     (length,) = _LENGTH.unpack(_exactly(descriptor, _LENGTH.size))
     if length > LARGEST_FRAME:
         raise EOFError(f"a frame claims {length} bytes")
-    return msgpack.unpackb(_exactly(descriptor, length), raw=False)
+    body = _exactly(descriptor, length)
+    try:
+        return msgpack.unpackb(body, raw=False)
+    except (ValueError, RecursionError, msgpack.UnpackException) as fault:  # ValueError: also text that is not UTF-8
+        raise EOFError(f"{length} bytes that are no value") from fault
 
 
 def _exactly(descriptor: int, count: int) -> bytes:

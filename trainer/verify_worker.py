@@ -8,6 +8,7 @@ input ends the worker.
 
 import gc
 import logging
+import math
 import os
 import select
 import signal
@@ -34,6 +35,8 @@ REASONS = (
     "bad_score",
     "ungradable",
 )
+LINGER_SECONDS = 2.0  # for a child to end once its pipe is closed, which the kernel does in a few milliseconds
+LOOK_SECONDS = 0.002
 ITEMS_PER_CHILD = 2000  # a shared child is replaced now and then, so that its memory stays flat
 _RESULT = struct.Struct("<Bdd")  # index in REASONS, reward, CPU seconds: nothing a child sends can be large
 
@@ -84,7 +87,12 @@ class Child:
             self.end()
             return REASONS.index("wall_time"), 0.0, 0.0
         answer = os.read(self._results, _RESULT.size)
-        return _RESULT.unpack(answer) if len(answer) == _RESULT.size else self._lost()
+        if not answer:
+            return self._lost()
+        found = _said(answer)
+        if found is None:
+            self.end()
+        return found or (REASONS.index("crashed"), 0.0, 0.0)
 
     @property
     def alive(self) -> bool:
@@ -97,6 +105,15 @@ class Child:
             os.kill(self._pid, signal.SIGKILL)
             self._reap()
 
+    def _ends(self) -> bool:
+        """Wait for a child whose pipe is closed; one that has closed it and lives on is killed, and False."""
+        for _ in range(int(LINGER_SECONDS / LOOK_SECONDS)):
+            if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+            time.sleep(LOOK_SECONDS)
+        os.kill(self._pid, signal.SIGKILL)
+        return False
+
     def _reap(self) -> tuple[int, float]:
         _, status, used = os.wait4(self._pid, 0)
         self._pid = 0
@@ -105,9 +122,10 @@ class Child:
         return status, used.ru_utime + used.ru_stime
 
     def _lost(self) -> tuple[int, float, float]:
+        ended = self._ends()
         status, cpu_seconds = self._reap()
         reason = "crashed"
-        if os.WIFSIGNALED(status):
+        if ended and os.WIFSIGNALED(status):
             by_signal = {signal.SIGPROF: "cpu_time", signal.SIGXCPU: "cpu_time", signal.SIGSYS: "refused"}
             reason = by_signal.get(signal.Signals(os.WTERMSIG(status)), "crashed")
             if os.WTERMSIG(status) == signal.SIGKILL:  # the kernel's: out of memory, or CPU time beyond the hard limit
@@ -115,6 +133,15 @@ class Child:
         elif os.WEXITSTATUS(status) == fence.REFUSED_EXIT:
             reason = "refused"
         return REASONS.index(reason), 0.0, self._limits.cpu_seconds if reason == "cpu_time" else 0.0
+
+
+def _said(answer: bytes) -> tuple[int, float, float] | None:
+    """Return what a child says; None for what no scorer says: code in there may write to the pipe, too."""
+    if len(answer) != _RESULT.size:
+        return None
+    code, reward, cpu_seconds = _RESULT.unpack(answer)
+    usual = code < len(REASONS) and 0.0 <= reward <= 1.0 and 0.0 <= cpu_seconds < math.inf
+    return (code, reward, cpu_seconds) if usual else None
 
 
 def _live(registry: TaskRegistry, limits: Limits, single_use: bool, pipes: tuple[int, int]) -> NoReturn:

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from shoal.protocol.errors import FetchFailed
 from shoal.protocol.libp2p import imports
 from shoal.protocol.libp2p.addresses import binary, from_binary
@@ -126,7 +128,7 @@ class Control:
                 reader, writer = await asyncio.open_unix_connection(self._control_path)
                 writer.write(framed(request.SerializeToString()))
                 await writer.drain()
-                reply.ParseFromString(await read_frame(reader))
+                await _receive(reader, reply)
             if reply.type == self._messages.Response.ERROR:
                 raise FetchFailed(*_reason(reply.error.msg))
         except BaseException:
@@ -154,7 +156,7 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         info = self._messages.StreamInfo()
         async with asyncio.timeout(HEAD_SECONDS):
-            info.ParseFromString(await read_frame(reader))
+            await _receive(reader, info)
         remote, handler = Remote(peer_text(info.peer), from_binary(info.addr)), self._handlers.get(info.proto)
         if handler is None or self._peers[remote.peer_id] >= MAX_STREAMS_PEER:
             self._count("streams_refused")
@@ -199,6 +201,14 @@ def framed(data: bytes) -> bytes:
         size >>= 7
     head.append(size)
     return bytes(head) + data
+
+
+async def _receive(reader: asyncio.StreamReader, message: Any) -> None:
+    """Fill a message in with what p2pd writes. Raises OSError for what is no message, EOFError when it is gone."""
+    try:
+        message.ParseFromString(await read_frame(reader))
+    except (ValueError, DecodeError) as fault:
+        raise ConnectionAbortedError("p2pd writes what is no message") from fault
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

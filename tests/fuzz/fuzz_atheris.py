@@ -11,11 +11,9 @@ from random import Random
 import atheris
 
 with atheris.instrument_imports(include=["shoal.protocol", "shoal.defenses", "shoal.node.bridge"]):
-    from fuzz_gate import GATE, new_script
+    from fuzz_all import ALL, SCRIPTED
     from fuzz_mutations import mutate
-    from fuzz_targets import TARGETS
 
-ALL = {**TARGETS, GATE.name: GATE}
 RUNS = Path(__file__).parents[2] / "runs" / "fuzz"
 LONGEST = 1 << 16
 
@@ -34,8 +32,8 @@ def main() -> None:
         rng = Random(seed)
         if rng.random() < 0.5:
             return bytes(atheris.Mutate(data, most))
-        if target is GATE and rng.random() < 0.5:
-            return new_script(rng)[:most]
+        if target.name in SCRIPTED and rng.random() < 0.5:
+            return SCRIPTED[target.name][1](rng)[:most]
         return mutate(data, rng, target.seeds)[:most]
 
     def one(data: bytes) -> None:

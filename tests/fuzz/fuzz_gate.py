@@ -17,12 +17,13 @@ from shoal.defenses.attacks.base import Outgoing
 from shoal.defenses.attacks.identity import weak_keys
 from shoal.defenses.attacks.lab import Laboratory
 from shoal.defenses.config import DefenseConfig
+from shoal.defenses.equivocation import Proof
 from shoal.defenses.pointer import Held, Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.verdict import LAYERS, Verdict
 from shoal.protocol import canonical
 from shoal.protocol.compression import compress, decompress
-from shoal.protocol.envelope import HEADER_SIZE, Announcement, Header
+from shoal.protocol.envelope import HEADER_SIZE, Announcement, Header, verify_announcement
 from shoal.protocol.errors import ProtocolError
 from shoal.protocol.limits import DEFAULT_LIMITS
 from shoal.protocol.manifest import SwarmLimits
@@ -58,7 +59,7 @@ class Scene:
 
     def step(self, mark: int, argument: int, body: bytes) -> None:
         """Carry one step out and check what comes of it."""
-        STEPS[mark % len(STEPS)](self, argument, body)
+        getattr(self, STEPS[mark % len(STEPS)].__name__)(argument, body)
 
     def raw(self, argument: int, body: bytes) -> None:
         """The body is an announcement as it came."""
@@ -130,10 +131,14 @@ class Scene:
             screened = self.lab.screen(outcome, message.blob)
             if isinstance(screened, Screened):
                 same(canonical.encode(screened.rollout), decompress(message.blob, DEFAULT_LIMITS), "screened rollout")
+                self._passed(outcome, message.blob, screened)
             elif screened.layer not in LAYERS:
                 raise Broken(f"no such layer: {screened}")
         elif not isinstance(outcome, Held) and (not isinstance(outcome, Verdict) or outcome.layer not in LAYERS):
             raise Broken(f"no such outcome: {outcome}")
+
+    def _passed(self, pointer: Pointer, blob: bytes, screened: Screened) -> None:
+        """The screen has let it through."""
 
     def _admitted(self, pointer: Pointer) -> None:
         if freshness(self.lab.round, pointer.round, LIMITS.max_age_rounds) is not Freshness.FRESH:
@@ -162,9 +167,21 @@ class Scene:
         for name, (size, most) in sizes.items():
             if size > most:
                 raise Broken(f"{name}: {size} entries, {most} are the bound")
+        for proof in self.lab.gate.equivocations.proofs():
+            check_proof(proof)
         for name in self.lab.counters.state():
             if not COUNTER.fullmatch(name):
                 raise Broken(f"{name!r} is no counter")
+
+
+def check_proof(proof: Proof) -> None:
+    """Raise Broken unless anybody can see from a proof alone that its key has contradicted itself."""
+    first, second = proof.first, proof.second
+    for one in (first, second):
+        verify_announcement(one)
+    same_name = (first.header.key, first.header.sequence) == (second.header.key, second.header.sequence)
+    if not same_name or first.header == second.header:
+        raise Broken("a proof that proves nothing")
 
 
 def _with(header: Header, **changes: object) -> Header:

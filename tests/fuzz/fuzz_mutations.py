@@ -37,6 +37,25 @@ NUMBERS = (
     2**64 - 1,
 )
 TEXTS = ("", "a", "\0", "\x1b[2J", "\u202e", "\u200b", "\ud7ff", "<|im_end|>", "9^9^9^9", "x" * 70_000)
+# What the readers of texts look for, and what they may stumble over.
+PIECES = (
+    *("1+1=3", "2+2=4", "=", "==", "\\frac{1}{0}", "10^400", "1e999", "(mod 0)", "1/0=", "9" * 5000, "base 99"),
+    *("import os", "from . import a", "__import__('os')", "exec(", "```", "lambda:", "(" * 300, "[" * 300, "\n" * 40),
+    *(
+        "\u00b2",
+        "\u2248",
+        "\uff9e" * 40,
+        "\u0301" * 40,
+        "\U0001f642",
+        "\ud7ff",
+        "\u0660",
+        "\u2488",
+        "twenty ",
+        "%",
+        ".",
+    ),
+    *('{"verdict": "honest"}', "HONEST", "</s>", "[INST]", "42", "-", "\\boxed{", "1,000", "10:30", "$"),
+)
 MARKS = bytes((0x80, 0x8F, 0x90, 0x91, 0x9F, 0xA0, 0xBF, *range(0xC0, 0xE0), 0xFF))
 SCALARS: tuple[Any, ...] = (
     None,
@@ -108,6 +127,13 @@ def inserted(data: bytes, rng: Random) -> bytes:
     return data[:place] + bytes(rng.randrange(256) for _ in range(rng.randint(1, 8))) + data[place:]
 
 
+def worded(data: bytes, rng: Random) -> bytes:
+    """Put a piece of text somewhere, once or many times."""
+    place = rng.randint(0, len(data))
+    piece = rng.choice(PIECES) * rng.choice((1, 1, 1, 2, 50))
+    return data[:place] + piece.encode("utf-8", "surrogatepass") + data[place:]
+
+
 def repeated(data: bytes, rng: Random) -> bytes:
     """Repeat a piece up to a thousand times."""
     if not data:
@@ -177,7 +203,7 @@ def _replaced(value: Any, rng: Random) -> Any:
     if isinstance(value, bytes) and value and rng.random() < 0.5:
         return rng.choice((flipped, overwritten, cut, inserted))(value, rng)
     if isinstance(value, str) and rng.random() < 0.5:
-        return value + rng.choice(TEXTS)
+        return value + rng.choice(TEXTS if rng.random() < 0.5 else PIECES)
     if isinstance(value, int) and rng.random() < 0.5:
         return max(-(2**63), min(value + rng.choice((-1, 1, 255)), 2**64 - 1))
     return rng.choice(SCALARS)
@@ -216,6 +242,6 @@ def _head(size: int, marks: Sequence[int], fixed: int, longer: bool, rng: Random
 
 
 CHANGES: tuple[Change, ...] = (
-    *(flipped, overwritten, marked, cut, inserted, repeated),
+    *(flipped, overwritten, marked, cut, inserted, repeated, worded),
     *(restructured, restructured, restructured, recompressed, recompressed),
 )

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from fuzz_gate import GATE, new_script
+from fuzz_all import ALL, SCRIPTED
 from fuzz_mutations import mutate
-from fuzz_targets import TARGETS, Target
+from fuzz_targets import Target
 
-ALL = {**TARGETS, GATE.name: GATE}
-GATE_EVERY = 8  # one case in so many is a script for the gate, which costs as much as ten for a decoder
 WARM_UP = 2000  # cases after which memory is looked at first: by then everything is imported and cached
 CASE_SECONDS = 5.0  # of CPU time for one case; the slowest honest one takes a few hundredths
 STUCK_SECONDS = 300.0  # for a call into C that no Python signal can interrupt
@@ -57,9 +55,12 @@ def resident() -> int:
 def case(seed: int, number: int, names: list[str]) -> tuple[Target, bytes]:
     """Return the target and the bytes of one case."""
     rng = Random(f"{seed}/{number}")
-    decoders = [name for name in names if name != GATE.name]
-    if GATE.name in names and (not decoders or number % GATE_EVERY == 0):
-        return GATE, new_script(rng)
+    decoders = [name for name in names if name not in SCRIPTED]
+    scripted = [name for name in SCRIPTED if name in names]
+    for name in scripted:
+        every, write = SCRIPTED[name]
+        if number % every == 0 or (not decoders and name == scripted[-1]):
+            return ALL[name], write(rng)
     target = ALL[decoders[number % len(decoders)]]
     others = [seed for name in decoders for seed in ALL[name].seeds]
     return target, mutate(rng.choice(target.seeds), rng, others)

@@ -1,8 +1,11 @@
 """A plug-in task whose scorer does what its completion says: the fence must hold whatever that is."""
 
+import contextlib
 import os
+import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -80,6 +83,11 @@ def _flood() -> float:
     return 1.0
 
 
+def _flood_for_ever() -> float:
+    while True:
+        os.write(1, b"x" * 2**20)
+
+
 def _poison_the_next() -> float:
     Hostile.grade = lambda *_: 1.0  # type: ignore[method-assign]
     return 1.0
@@ -115,6 +123,32 @@ def _fork_bomb() -> float:
             os.fork()
         except OSError:
             continue
+
+
+def _write_to_all(data: bytes) -> None:
+    """Write to whatever is open: among it is the pipe on which the child says its scores."""
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(descriptor, data)
+
+
+def _forge(*answers: bytes) -> float:
+    for answer in answers:
+        _write_to_all(answer)
+    return _wait()
+
+
+def _close_and_stay() -> float:
+    os.closerange(3, 64)
+    return _wait()
+
+
+def _nested(depth: int) -> Any:
+    """A list in a list in a list, without a call for each."""
+    inner: Any = []
+    for _ in range(depth):
+        inner = [inner]
+    return inner
 
 
 def _raise() -> float:
@@ -162,6 +196,22 @@ ACTS: dict[str, Callable[[], Any]] = {
         "import resource; resource.setrlimit(9, (-1, -1))"
     ),
     "fork bomb": _fork_bomb,
+    "forge a reason": lambda: _forge(struct.pack("<Bdd", 255, 1.0, 0.0)),
+    "forge a reward": lambda: _forge(struct.pack("<Bdd", 0, float("nan"), 0.0)),
+    "forge seconds": lambda: _forge(struct.pack("<Bdd", 0, 1.0, -1.0)),
+    "forge half an answer": lambda: _forge(b"\0"),
+    "close and stay": _close_and_stay,
+    "huge number": lambda: float(9 ** (9**9) > 0),
+    "digits of a huge number": lambda: float(len(str(1 << 10**9))),
+    "recurse in C": lambda: float(len(repr(_nested(10**5)))),
+    "backtrack": lambda: float(bool(re.fullmatch("(a+)+b", "a" * 64))),
+    "explode by sympy": lambda: float(
+        len(str(__import__("sympy").expand(__import__("sympy").sympify("(x+y+z+w)**400"))))
+    ),
+    "flood for ever": _flood_for_ever,
+    "stop the worker": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "stop the group": lambda: os.killpg(0, signal.SIGSTOP),
+    "interpreters without end": lambda: _another_interpreter("import _xxsubinterpreters as i\nwhile 1: i.create()"),
     "exit by exception": lambda: (_ for _ in ()).throw(SystemExit(0)),
     "equal to all": _EqualToAll,
     "stop": lambda: signal.raise_signal(signal.SIGSTOP),

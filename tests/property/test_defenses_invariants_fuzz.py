@@ -3,6 +3,7 @@
 import sys
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,13 @@ def test_work_grows_with_the_length_and_not_faster(first, second, count):
     """Count what the interpreter does: four times the text costs less than eight times the work."""
     short, long = ((first + second) * (count + 60) * times for times in (1, 4))
     assert _work(long) <= 8 * _work(short) + 2000
+
+
+@pytest.mark.parametrize("link", ["=2", " is 2", "=2 apples"])
+def test_a_chain_costs_by_its_length(link):
+    """Each link of a+b=c=d is held against the sum before all of them: none is read again for those that follow."""
+    short, long = ("1+1" + link * count for count in (250, 1000))
+    assert _work(long) <= 6 * _work(short)
 
 
 def _work(text: str) -> int:

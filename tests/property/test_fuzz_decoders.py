@@ -6,15 +6,15 @@ The targets and the changes are those of tests/fuzz, which `make fuzz` runs by t
 from random import Random
 
 import fuzz_gate
+import fuzz_way
 import pytest
+from fuzz_all import ALL, DECODERS
 from fuzz_gate import GATE, new_script
 from fuzz_mutations import mutate
 from fuzz_run import case, run
-from fuzz_targets import TARGETS, Broken, Target, same
+from fuzz_targets import Broken, Target, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-ALL = {**TARGETS, GATE.name: GATE}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -24,19 +24,19 @@ def test_valid_messages_are_accepted(name: str):
     assert all(accepted) or name == "zstd"  # whose seeds are bombs, too
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", DECODERS)
 @settings(max_examples=60)
 @given(st.data(), st.randoms(use_true_random=False))
 def test_a_broken_message_is_refused_or_encodes_to_itself(name: str, data: st.DataObject, rng: Random):
-    target = TARGETS[name]
+    target = DECODERS[name]
     target(mutate(data.draw(st.sampled_from(list(target.seeds))), rng, target.seeds))
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", DECODERS)
 @settings(max_examples=40)
 @given(st.binary(max_size=300))
 def test_noise_is_refused_or_encodes_to_itself(name: str, noise: bytes):
-    TARGETS[name](noise)
+    DECODERS[name](noise)
 
 
 @settings(max_examples=80)
@@ -63,13 +63,33 @@ def test_scripts_reach_every_layer_up_to_the_duplicates(monkeypatch: pytest.Monk
         checked(scene)
 
     monkeypatch.setattr(fuzz_gate.Scene, "check_bounds", noting)
-    rng = Random(1)
-    for _ in range(600):
+    rng = Random(2)
+    for _ in range(800):
         GATE(new_script(rng))
     assert {name.split("/")[0] for name in seen} >= {
         *("admission", "quota", "header", "schema", "provenance", "duplicates", "text", "gate", "screen")
     }
     assert len(seen) > 45
+
+
+def test_scripts_go_the_whole_way(monkeypatch: pytest.MonkeyPatch):
+    seen: set[str] = set()
+    usable = 0
+    checked = fuzz_way.Path.check_bounds
+
+    def noting(path: fuzz_way.Path) -> None:
+        nonlocal usable
+        checked(path)
+        seen.update(path.lab.counters.state())
+        usable += path.appraised
+
+    monkeypatch.setattr(fuzz_way.Path, "check_bounds", noting)
+    rng = Random(1)
+    for _ in range(60):
+        assert fuzz_way.WAY(fuzz_way.new_script(rng))
+    layers = {name.split("/")[0] for name in seen}
+    assert layers >= {"gate", "screen", "text", "verifier", "invariants", "likelihood", "phrases", "judge", "reputation"}
+    assert usable > 30
 
 
 def test_an_error_that_is_not_declared_is_a_find():

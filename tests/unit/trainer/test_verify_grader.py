@@ -79,3 +79,13 @@ def test_broken_frames_are_an_end(tail: bytes) -> None:
 def test_a_frame_has_a_largest_size() -> None:
     with pytest.raises(ValueError, match="exceeds"):
         write_frame(1, "x" * LARGEST_FRAME)
+
+
+@pytest.mark.parametrize("body", [b"\xc1", b"\x91", b"\xa4tex\xd3", b"\x01\x01", b"\x91" * 5000 + b"\x01", b""])
+def test_a_frame_that_holds_no_value_is_an_end(body: bytes) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, len(body).to_bytes(4, "little") + body)
+    with pytest.raises(EOFError, match="no value"):
+        read_frame(reading)
+    os.close(writing)
+    os.close(reading)
