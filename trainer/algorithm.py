@@ -134,7 +134,8 @@ class OptimizerSpec:
 
     `micro_tokens` bounds the padded tokens of one forward and so the memory; it does not change the gradient.
     `dtype` "bfloat16" runs the forward under autocast with float32 weights: faster for models of 100 M parameters and
-    more, slower for tiny ones.
+    more, slower for tiny ones. `checkpointing` keeps only each layer's input for the backward pass: about a third more
+    computing, for models whose activations do not fit otherwise.
     """
 
     lr: float = 3e-4
@@ -144,6 +145,7 @@ class OptimizerSpec:
     grad_clip: float = 1.0
     dtype: str = "float32"
     micro_tokens: int = 2048
+    checkpointing: bool = False
 
     def __post_init__(self) -> None:
         """Check the whole specification before anything is loaded."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.protocol.errors import UsageError
-from shoal.trainer.logprobs import completion_logits
+from shoal.trainer.logprobs import token_logits
 from shoal.trainer.packing import Batch
 
 # Logits looked at in one go. Beside the logits themselves the statistics need a few copies of this many numbers,
@@ -40,18 +40,12 @@ class RowEvidence:
 
 def token_statistics(model: nn.Module, batch: Batch) -> Tensor:
     """Log-prob, entropy, variance of the surprise, tail mass and rank of each completion token (N, 5), in row order."""
-    logits_NV = completion_logits(model, batch)
-    temperature_N = None
-    if batch.temperature_B is not None:
-        temperature_N = batch.temperature_B.repeat_interleave(batch.completion_mask_BT.sum(1))
-    step = max(1, CHUNK // logits_NV.shape[1])
-    parts = []
-    for start in range(0, len(logits_NV), step):
-        part = slice(start, start + step)
-        logits_nV = logits_NV[part].to(torch.promote_types(logits_NV.dtype, torch.float32))
-        if temperature_N is not None:
-            logits_nV = logits_nV / temperature_N[part, None]
-        parts.append(_statistics(logits_nV, batch.targets_N[part]))
+    parts: list[Tensor] = []
+    for span, logits_NV in token_logits(model, batch):
+        step, targets_N = max(1, CHUNK // logits_NV.shape[1]), batch.targets_N[span]
+        for start in range(0, len(logits_NV), step):
+            part = slice(start, start + step)
+            parts.append(_statistics(logits_NV[part], targets_N[part]))
     return torch.cat(parts)
 
 

@@ -1,9 +1,9 @@
-"""From rows to tensors: completions of one prompt share one sequence, sequences share micro-batches.
+"""From rows to tensors: completions of one prompt share one pack, packs share micro-batches.
 
-Shapes in names: B rows, T positions of the longest completion, N completion tokens of all rows; S sequences of L
-positions. A sequence is `[prompt | completion | completion … | padding]`. Each completion sees the prompt and itself,
-and counts its positions from the end of the prompt: its logits are those of a sequence of its own, while the prompt
-is encoded once (Prefix Grouper, arXiv 2506.05433). Padding stands on the right, where a causal model never sees it.
+Shapes in names: B rows, T positions of the longest completion, N completion tokens of all rows. In a pack the prompt is
+encoded once, and each completion sees the prompt and itself: its logits are those of a sequence of its own
+(forward.py). Models whose layout is not known there read one padded sequence a row; the padding stands on the right,
+where a causal model never sees it.
 """
 
 # ruff: noqa: N815 (names end in the shape of their tensor)
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from shoal.trainer.batch import Row
+from shoal.trainer.forward import Layout, lay_out
 
-Pack = list[int]  # indices of rows that share a prompt and a sequence
+Pack = list[int]  # indices of rows that share a prompt
 
 PACK_TOKENS = 512  # attention is quadratic in the sequence: beyond this it costs more than encoding the prompt again
 
@@ -26,10 +27,8 @@ PACK_TOKENS = 512  # attention is quadratic in the sequence: beyond this it cost
 class Batch:
     """Padded tensors of some rows. Log-probs stand at the place of the token they belong to, 0 elsewhere."""
 
-    input_ids_SL: Tensor
-    position_ids_SL: Tensor | None  # None: every sequence is one row, plain causal attention
-    attention_S1LL: Tensor | None  # bool, True = may be seen; None as above
-    predictors_N: Tensor  # where in S * L each completion token is predicted, in row order
+    inputs: Layout | Tensor  # prompts and what follows each of them, or padded sequences [B, L]
+    predictors_N: Tensor  # which token predicts each completion token, in row order
     targets_N: Tensor
     completion_mask_BT: Tensor
     advantages_BT: Tensor  # 0 until assigned
@@ -83,37 +82,26 @@ def _length(pack: Sequence[Row]) -> int:
     return len(pack[0].prompt_ids) + sum(len(row.completion_ids) for row in pack)
 
 
-def pad_packs(packs: Sequence[Sequence[Row]], pad_id: int, device: torch.device | str = "cpu") -> Batch:
-    """Lay packs of rows out as sequences; rows stand in the batch in the order of the packs.
+def pad_packs(
+    packs: Sequence[Sequence[Row]], pad_id: int, device: torch.device | str = "cpu", shared: bool = True
+) -> Batch:
+    """Lay packs of rows out for one forward; rows stand in the batch in the order of the packs.
 
-    Every prompt and completion must have tokens. Advantages are 0 until they are assigned.
+    Every prompt and completion must have tokens. Advantages are 0 until they are assigned. Without `shared` every pack
+    is one row, and the layout is that of the library's own models: one padded sequence a row.
     """
     rows = [row for pack in packs for row in pack]
-    width = max(_length(pack) for pack in packs)
-    ids, positions, segments, predictors = [], [], [], []
-    for number, pack in enumerate(packs):
-        prompt = len(pack[0].prompt_ids)
-        tokens, places, parts = list(pack[0].prompt_ids), list(range(prompt)), [0] * prompt
-        for part, row in enumerate(pack, start=1):
-            length, start = len(row.completion_ids), number * width + len(tokens)
-            # The first token is predicted at the end of the prompt, each later one at the token before it.
-            predictors += [number * width + prompt - 1, *range(start, start + length - 1)]
-            tokens += row.completion_ids
-            places += range(prompt, prompt + length)
-            parts += [part] * length
-        padding = width - len(tokens)
-        ids.append(tokens + [pad_id] * padding)
-        positions.append(places + [0] * padding)
-        segments.append(parts + [-1] * padding)
-    shared = any(len(pack) > 1 for pack in packs)
+    if shared:
+        completions = [[row.completion_ids for row in pack] for pack in packs]
+        inputs, predictors_N = lay_out([pack[0].prompt_ids for pack in packs], completions, device)
+    else:
+        inputs, predictors_N = _sequences(rows, pad_id, device)
     lengths_B = torch.tensor([len(row.completion_ids) for row in rows])
     mask_BT = (torch.arange(int(lengths_B.max())) < lengths_B[:, None]).to(device)
     temperatures = [row.temperature or 1.0 for row in rows]  # greedy rows are scored as if sampled at 1
     return Batch(
-        input_ids_SL=torch.tensor(ids, device=device),
-        position_ids_SL=torch.tensor(positions, device=device) if shared else None,
-        attention_S1LL=_visible(torch.tensor(segments, device=device)) if shared else None,
-        predictors_N=torch.tensor(predictors, device=device),
+        inputs=inputs,
+        predictors_N=predictors_N,
         targets_N=torch.tensor([token for row in rows for token in row.completion_ids], device=device),
         completion_mask_BT=mask_BT,
         advantages_BT=torch.zeros(mask_BT.shape, device=device),
@@ -139,10 +127,16 @@ def _behaviour(rows: Sequence[Row], mask_BT: Tensor) -> Tensor | None:
     return _place(columns, mask_BT)
 
 
-def _visible(segments_SL: Tensor) -> Tensor:
-    """Which position sees which: what stands before it in its own completion or in the prompt (segment 0)."""
-    same_SLL = segments_SL[:, :, None] == segments_SL[:, None, :]
-    return ((same_SLL | (segments_SL[:, None, :] == 0)).tril())[:, None]
+def _sequences(rows: Sequence[Row], pad_id: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Rows as padded sequences [B, L], and where in B * L each completion token is predicted."""
+    width = max(row.total_length for row in rows)
+    ids = [row.prompt_ids + row.completion_ids + [pad_id] * (width - row.total_length) for row in rows]
+    predictors = [
+        number * width + place
+        for number, row in enumerate(rows)
+        for place in range(len(row.prompt_ids) - 1, row.total_length - 1)
+    ]
+    return torch.tensor(ids, device=device), torch.tensor(predictors, device=device)
 
 
 def _place(columns: Sequence[Tensor | None], mask_BT: Tensor) -> Tensor:

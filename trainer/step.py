@@ -15,7 +15,8 @@ from shoal.trainer.advantages import ASSIGNS
 from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
 from shoal.trainer.batch import Row
 from shoal.trainer.evidence import NO_EVIDENCE, RowEvidence, row_evidence, token_statistics
-from shoal.trainer.logprobs import completion_logps, shares_prompts
+from shoal.trainer.forward import supports
+from shoal.trainer.logprobs import completion_logps
 from shoal.trainer.mismatch import Mismatch, measure
 from shoal.trainer.model import Policy, take_over
 from shoal.trainer.objectives import Denominators, loss
@@ -113,7 +114,9 @@ class Trainer:
             self.reference = copy.deepcopy(self.model).requires_grad_(False)
         config = getattr(self.model, "config", None)
         self.max_length: int = getattr(config, "max_position_embeddings", None) or 1 << 30
-        self.share_prompts = shares_prompts(self.model)
+        self.share_prompts = supports(self.model)  # else the library's forward, one sequence a row
+        if optimizer.checkpointing and not self.share_prompts:
+            raise UsageError(f"checkpointing is for Llama-like models, not {type(self.model).__name__}: leave it off")
         self.with_entropy = bool(algorithm.entropy) or getattr(config, "vocab_size", math.inf) <= CHEAP_VOCABULARY
 
     def score(self, rows: Sequence[Row]) -> Scores:
@@ -157,14 +160,16 @@ class Trainer:
         chosen = select(rows, self.algorithm, self.fits, lambda asked: self.score(asked).mean_logps, cap)
         if not bool(chosen.signal_B.any()):
             return self._report(chosen, [], _silence(chosen))
-        self.score([row for row, loud in zip(rows, chosen.signal_B.tolist(), strict=True) if loud])
-        mismatch = measure([row for row in rows if row.scored_version == self.policy.version])
+        signal_B, minibatches = chosen.signal_B.tolist(), deal_minibatches(chosen, self.algorithm.minibatches)
+        # The first minibatch needs no pass of its own: its log-probs are the old ones.
+        self.score([rows[i] for minibatch in minibatches[1:] for i in minibatch if signal_B[i]])
         if self.reference is not None:
             trained = [row for row, train in zip(rows, chosen.train_B.tolist(), strict=True) if train]
             for row, logps in zip(trained, self._logps(self.reference, trained), strict=True):
                 row.ref_logps = logps
-        minibatches = deal_minibatches(chosen, self.algorithm.minibatches)
-        steps = [self._step(rows, chosen, m) for _ in range(self.algorithm.epochs) for m in minibatches]
+        dealt = minibatches * self.algorithm.epochs
+        steps = [self._step(rows, chosen, minibatch, first=at == 0) for at, minibatch in enumerate(dealt)]
+        mismatch = measure([row for row in rows if row.scored_version == self.policy.version])
         done = [step for step in steps if step["finite"]]
         chosen.counts["skipped_steps"] = len(steps) - len(done)
         if not done:
@@ -172,8 +177,11 @@ class Trainer:
         self.policy.version += 1
         return replace(self._report(chosen, done, ""), mismatch=mismatch)
 
-    def _step(self, rows: Sequence[Row], chosen: Selection, minibatch: list[int]) -> dict[str, float]:
-        """One optimizer step. Averages are over the whole minibatch, so micro-batches do not change the gradient."""
+    def _step(self, rows: Sequence[Row], chosen: Selection, minibatch: list[int], first: bool) -> dict[str, float]:
+        """One optimizer step. Averages are over the whole minibatch, so micro-batches do not change the gradient.
+
+        In the `first` of an update the weights are still those of the policy version: its log-probs are the old ones.
+        """
         spec = self.algorithm
         denominators = Denominators(
             sum(len(rows[i].completion_ids) for i in minibatch), len(minibatch), spec.max_tokens
@@ -188,7 +196,11 @@ class Trainer:
         for packs in self._micro_batches([rows[i] for i in work]):
             batch = self._batch(rows, chosen, [[work[i] for i in pack] for pack in packs])
             with self._precision():
-                logps_BT, entropy_BT = completion_logps(self.model, batch, self.with_entropy)
+                logps_BT, entropy_BT = completion_logps(
+                    self.model, batch, self.with_entropy, self.optimizer_spec.checkpointing
+                )
+            if first:
+                batch = self._scored(batch, [rows[work[i]] for pack in packs for i in pack], logps_BT.detach())
             share, part_sums = loss(batch, logps_BT, entropy_BT, spec, denominators)
             share.backward()
             # One transfer for all of them: each waits for the device.
@@ -205,8 +217,12 @@ class Trainer:
     def _micro_batches(self, rows: Sequence[Row]) -> list[list[Pack]]:
         return micro_batches(rows, self.optimizer_spec.micro_tokens, self.share_prompts)
 
+    def _laid_out(self, rows: Sequence[Row], packs: Sequence[Pack]) -> Batch:
+        of_rows = [[rows[i] for i in pack] for pack in packs]
+        return pad_packs(of_rows, self.policy.pad_id, self.policy.device, self.share_prompts)
+
     def _batch(self, rows: Sequence[Row], chosen: Selection, packs: Sequence[Pack]) -> Batch:
-        batch = pad_packs([[rows[i] for i in pack] for pack in packs], self.policy.pad_id, self.policy.device)
+        batch = self._laid_out(rows, packs)
         indices = [index for pack in packs for index in pack]
         advantages_B = chosen.advantages_B[indices].to(self.policy.device, self.dtype)
         return replace(
@@ -215,6 +231,18 @@ class Trainer:
             weight_B=chosen.weight_B[indices].to(self.policy.device, self.dtype),
             train_mask_B=chosen.train_B[indices].to(self.policy.device),
         )
+
+    def _scored(self, batch: Batch, rows: Sequence[Row], logps_BT: Tensor) -> Batch:
+        """The batch where rows that nobody scored yet take their present log-probs for the old ones, and keep them."""
+        new = [at for at, row in enumerate(rows) if row.scored_version != self.policy.version]
+        for at in new:
+            row = rows[at]
+            row.old_logps, row.scored_version = logps_BT[at, : len(row.completion_ids)].clone(), self.policy.version
+        if not new:
+            return batch
+        old_logps_BT = batch.old_logps_BT.to(logps_BT.dtype, copy=True)
+        old_logps_BT[new] = logps_BT[new]
+        return replace(batch, old_logps_BT=old_logps_BT)
 
     def _logps(self, model: nn.Module, rows: Sequence[Row]) -> list[Tensor]:
         def logps(model: nn.Module, batch: Batch) -> Tensor:
@@ -229,7 +257,7 @@ class Trainer:
         """`values` of each row's completion tokens; the function gives those of all rows of a batch, in order."""
         found: list[Tensor] = [torch.empty(0)] * len(rows)
         for packs in self._micro_batches(rows):
-            batch = pad_packs([[rows[i] for i in pack] for pack in packs], self.policy.pad_id, self.policy.device)
+            batch = self._laid_out(rows, packs)
             order = [index for pack in packs for index in pack]
             with self._precision():
                 values_N = values(model, batch)

@@ -27,9 +27,7 @@ def table(values: list[list[float]]) -> Tensor:
 def batch(old: Tensor, behaviour: Tensor | None, advantages: list[float], own: list[bool] | None = None) -> Batch:
     empty = torch.zeros(0, dtype=torch.long)
     return Batch(
-        input_ids_SL=empty,
-        position_ids_SL=None,
-        attention_S1LL=None,
+        inputs=empty,
         predictors_N=empty,
         targets_N=empty,
         completion_mask_BT=torch.ones(old.shape, dtype=torch.bool),

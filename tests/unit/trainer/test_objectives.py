@@ -25,9 +25,7 @@ def batch(
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     empty = torch.zeros(0, dtype=torch.long)
     fields = {
-        "input_ids_SL": empty,
-        "position_ids_SL": None,
-        "attention_S1LL": None,
+        "inputs": empty,
         "predictors_N": empty,
         "targets_N": empty,
         "completion_mask_BT": mask,

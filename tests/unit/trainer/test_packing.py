@@ -6,10 +6,13 @@ import pytest
 import torch
 from tiny_policy import VOCABULARY, random_rows, row_logps, tiny_model
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from shoal.trainer import logprobs
 from shoal.trainer.batch import Row
-from shoal.trainer.logprobs import TokenStatistics, completion_logps, shares_prompts
+from shoal.trainer.forward import supports
+from shoal.trainer.logprobs import TokenStatistics, completion_logps
 from shoal.trainer.packing import PACK_TOKENS, micro_batches, pack_rows, pad_packs
 
 SIZES = {
@@ -42,7 +45,7 @@ def gpt2() -> nn.Module:
 
 def headed() -> nn.Module:
     """A model that no list knows: it goes through its whole forward."""
-    model = llama()
+    model = gpt2()
     model.config.model_type = "unheard_of"
     return model
 
@@ -54,14 +57,14 @@ def headed() -> nn.Module:
 def test_log_probs_and_entropies_are_those_of_each_row_alone(make: Any, shares: bool, temperature: float) -> None:
     torch.manual_seed(3)
     model = make().double().eval()
-    assert shares_prompts(model) is shares
+    assert supports(model) is shares
     rows = random_rows(groups=3, size=3, seed=5, temperature=temperature)
     rows[0].temperature = 1.3
     packs = pack_rows(rows, shares)
-    batch = pad_packs([[rows[i] for i in pack] for pack in packs], pad_id=0)
+    batch = pad_packs([[rows[i] for i in pack] for pack in packs], pad_id=0, shared=shares)
     logps, entropies = completion_logps(model, batch, with_entropy=True)
     assert entropies is not None
-    assert batch.input_ids_SL.shape[0] == (3 if shares else 9)
+    assert len(packs) == (3 if shares else 9)
     for place, index in enumerate(i for pack in packs for i in pack):
         length = len(rows[index].completion_ids)
         expected_logps, expected_entropies = row_logps(model, rows[index])
@@ -80,11 +83,74 @@ def test_the_gradient_through_a_shared_prompt_is_that_of_each_row_alone() -> Non
 
 
 def test_the_padding_token_does_not_matter() -> None:
-    model, rows = llama().double(), random_rows(groups=3, size=2)
-    packs = [rows[:2], rows[2:4], rows[4:]]
-    first, _ = completion_logps(model, pad_packs(packs, pad_id=0), with_entropy=False)
-    second, _ = completion_logps(model, pad_packs(packs, pad_id=9), with_entropy=False)
+    model, rows = gpt2().double().eval(), random_rows(groups=3, size=2)
+    packs = [[row] for row in rows]
+    first, _ = completion_logps(model, pad_packs(packs, pad_id=0, shared=False), with_entropy=False)
+    second, _ = completion_logps(model, pad_packs(packs, pad_id=9, shared=False), with_entropy=False)
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1, 1), (1, 4, 2), (3, 3, 3)])
+def test_completions_of_every_length_follow_their_prompt(lengths: tuple[int, ...]) -> None:
+    model = llama().double()
+    rows = [Row(0, [2, 3], list(range(4, 4 + length)), 0.0) for length in lengths]
+    logps, _ = completion_logps(model, pad_packs([rows], pad_id=0), with_entropy=False)
+    for place, row in enumerate(rows):
+        assert torch.allclose(logps[place, : lengths[place]], row_logps(model, row)[0], atol=1e-12)
+
+
+def test_checkpointing_changes_no_gradient() -> None:
+    model, rows = llama().double(), random_rows(groups=2, size=3)
+    batch = pad_packs([rows[:3], rows[3:]], pad_id=0)
+    found = []
+    for checkpointing in (False, True):
+        total = completion_logps(model, batch, with_entropy=False, checkpointing=checkpointing)[0].sum()
+        found.append(torch.autograd.grad(total, list(model.parameters())))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logits_in_chunks_give_the_same_values_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    model, rows = llama().double(), random_rows(groups=2, size=3, temperature=temperature)
+    batch = pad_packs([rows[:3], rows[3:]], pad_id=0)
+    weights = torch.randn(2, *batch.completion_mask_BT.shape, dtype=torch.float64)
+    found = []
+    for kept in (1 << 24, 0):
+        monkeypatch.setattr(logprobs, "KEPT_LOGITS", kept)
+        monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 3 * VOCABULARY)
+        logps, entropies = completion_logps(model, batch, with_entropy=True)
+        assert entropies is not None
+        total = (logps * weights[0]).sum() + (entropies * weights[1]).sum()
+        found.append((logps, entropies, *torch.autograd.grad(total, list(model.parameters()))))
+    assert all(torch.allclose(a, b, atol=1e-11) for a, b in zip(*found, strict=True))
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most numbers that any tensor has which an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (list, tuple)) else [out]:
+            if isinstance(tensor, torch.Tensor):
+                self.most = max(self.most, tensor.numel())
+        return out
+
+
+def test_no_tensor_holds_the_logits_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs, "KEPT_LOGITS", 0)
+    monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 1 << 13)
+    model = tiny_model(vocab_size=4096)
+    rows = [Row(0, [2, 3], [5] * 40, 0.0) for _ in range(8)]
+    with Largest() as seen:
+        completion_logps(model, pad_packs([rows], pad_id=0), with_entropy=True)[0].sum().backward()
+    assert 10 * seen.most < 320 * 4096, "the logits of all 320 tokens at once"
+    assert seen.most <= 4096 * 16  # the output embedding and its gradient
 
 
 def test_token_statistics_have_the_gradient_of_plain_autograd() -> None:
