@@ -137,7 +137,7 @@ def field(number: int, value: bytes | int) -> bytes:
     return bytes([number << 3 | 2]) + framed(value)
 
 
-_TRANSPORT = peer_bytes(peer_id(NODE.key))
+TRANSPORT_ID = peer_bytes(peer_id(NODE.key))
 BOOTSTRAP = f"/ip4/10.0.0.1/tcp/47700/p2p/{peer_id(FOUNDER.key)}"
 ADDRESSES = [
     *(b"/ip4/10.0.0.2/tcp/47700", b"/ip6/::1/udp/1/quic-v1", b"/dns4/a.example/tcp/1", BOOTSTRAP.encode()),
@@ -158,14 +158,16 @@ def questions(digest: bytes, name: str) -> list[bytes]:
 
 
 def _stream(proto: bytes) -> bytes:
-    return framed(field(1, _TRANSPORT) + field(2, binary("/ip4/10.0.0.2/tcp/1")) + field(3, proto)) + b"more"
+    return framed(field(1, TRANSPORT_ID) + field(2, binary("/ip4/10.0.0.2/tcp/1")) + field(3, proto)) + b"more"
 
 
 HANDED_IN = [_stream(b"/shoal/blob/1"), _stream(b"/shoal/other/1")]
 
 
 def _found(kind: int, value: bytes) -> bytes:
-    near = field(4, bytes(20)) + field(5, _TRANSPORT) + field(4, bytes([9]) * 20) + field(5, _TRANSPORT[:34] + b"abcd")
+    near = (
+        field(4, bytes(20)) + field(5, TRANSPORT_ID) + field(4, bytes([9]) * 20) + field(5, TRANSPORT_ID[:34] + b"abcd")
+    )
     result = field(1, kind) + field(2, value) + near
     reply = field(2, result) + field(3, field(1, bytes(20)))
     return framed(field(1, bytes(16)) + field(4, field(1, reply)))
