@@ -29,7 +29,7 @@ from shoal.node.redteam.story import INTRO, tell
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 COMMANDS = """\
-    python benchmarks/redteam.py              # this page: the core set and the paper's setting
+    .venv/bin/python benchmarks/redteam.py    # this page: the core set and the paper's setting
     shoal redteam --core --out runs/redteam   # the core set alone; --budget SECONDS, --attacks, --shares, --seeds
     shoal redteam --list                      # every attack with the outcome expected of it
     shoal simulate --attack text:0.25         # one attack, watched"""
