@@ -132,10 +132,14 @@ def recipe(name: str, **changes: Any) -> AlgorithmSpec:
 class OptimizerSpec:
     """AdamW and how a step is computed.
 
-    `micro_tokens` bounds the padded tokens of one forward and so the memory; it does not change the gradient.
+    `micro_tokens` bounds the padded tokens of one forward and so the memory; it changes the gradient's rounding only.
+    None finds it from the free memory, and switches checkpointing on where that needs it: the run then depends on the
+    machine in its last bits, so whoever must repeat one elsewhere gives a number.
     `dtype` "bfloat16" runs the forward under autocast with float32 weights: faster for models of 100 M parameters and
     more, slower for tiny ones. `checkpointing` keeps only each layer's input for the backward pass: about a third more
-    computing, for models whose activations do not fit otherwise.
+    computing, for models whose activations do not fit otherwise. `lora_rank` trains adapters of that rank instead of
+    the weights (lora.py), scaled by `lora_alpha` / rank (alpha None: twice the rank), beside the linear layers whose
+    names end in one of `lora_targets` (none given: all but the output layer).
     """
 
     lr: float = 3e-4
@@ -144,15 +148,23 @@ class OptimizerSpec:
     weight_decay: float = 0.0
     grad_clip: float = 1.0
     dtype: str = "float32"
-    micro_tokens: int = 2048
+    micro_tokens: int | None = 2048
     checkpointing: bool = False
+    lora_rank: int | None = None
+    lora_alpha: float | None = None
+    lora_targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the whole specification before anything is loaded."""
         _choose("dtype", self.dtype, ("float32", "bfloat16"))
         _require(self.lr > 0, f"lr is {self.lr}: give a positive number, e.g. 3e-4")
         _require(self.grad_clip > 0, f"grad_clip is {self.grad_clip}: give a positive number, e.g. 1")
-        _require(self.micro_tokens >= 1, f"micro_tokens is {self.micro_tokens}: give 1 or more")
+        micro, rank, alpha = self.micro_tokens, self.lora_rank, self.lora_alpha
+        _require(micro is None or micro >= 1, f"micro_tokens is {micro}: give 1 or more, or leave it to the memory")
+        _require(rank is None or rank >= 1, f"lora_rank is {rank}: give 1 or more, e.g. 16, or leave it out")
+        _require(alpha is None or alpha > 0, f"lora_alpha is {alpha}: give a positive number, or leave it out")
+        adapted = alpha is not None or bool(self.lora_targets)
+        _require(rank is not None or not adapted, "lora_alpha and lora_targets say nothing without a lora_rank")
         _require(self.weight_decay >= 0, f"weight_decay is {self.weight_decay}: give 0 or more")
         _require(all(0 <= b < 1 for b in self.betas), f"betas are {self.betas}: give two numbers in [0, 1)")
 

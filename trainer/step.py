@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,72 +15,18 @@ from shoal.trainer.advantages import ASSIGNS
 from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
 from shoal.trainer.batch import Row
 from shoal.trainer.evidence import NO_EVIDENCE, RowEvidence, row_evidence, token_statistics
+from shoal.trainer.fit import room
 from shoal.trainer.forward import supports
 from shoal.trainer.logprobs import completion_logps
-from shoal.trainer.mismatch import Mismatch, measure
+from shoal.trainer.lora import Adapters
+from shoal.trainer.mismatch import measure
 from shoal.trainer.model import Policy, take_over
 from shoal.trainer.objectives import Denominators, loss
 from shoal.trainer.packing import Batch, Pack, micro_batches, pad_packs
+from shoal.trainer.report import Scores, StepReport, silence, summary
 from shoal.trainer.selection import Cap, Selection, deal_minibatches, select
 
 CHEAP_VOCABULARY = 4096  # entropy is reported even without a bonus where the softmax costs next to nothing
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Own log-probs of rows, one tensor a row with a value per completion token.
-
-    A row that the model cannot read (empty, or longer than its context) has no values and mean -inf.
-    """
-
-    logps: list[Tensor]
-
-    @property
-    def mean_logps(self) -> list[float]:
-        """Mean log-prob of each row's completion tokens."""
-        return [float(logps.mean()) if len(logps) else -math.inf for logps in self.logps]
-
-    def as_lists(self) -> list[list[float]]:
-        """The log-probs as plain lists, for code that knows no tensors."""
-        return [logps.tolist() for logps in self.logps]
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """What one update did. `signal` False: nothing was learned, the policy is untouched and `reason` says why.
-
-    Losses, fractions and norms are means over the optimizer steps or their tokens; `mismatch` compares the sampler's
-    log-probs of own rows with the old local ones, `capped` is the share of tokens at the importance cap; `advantages`,
-    `weights` and `trained` are per row, in the order of the rows given.
-    """
-
-    signal: bool
-    reason: str
-    version: int
-    loss: float = 0.0
-    clip_fraction: float = 0.0
-    entropy: float | None = None
-    kl: float | None = None
-    drift: float = 0.0
-    mismatch: Mismatch | None = None
-    capped: float = 0.0
-    grad_norm: float = 0.0
-    tokens: int = 0
-    steps: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    advantages: list[float] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
-    trained: list[bool] = field(default_factory=list)
-
-    @property
-    def mismatch_kl(self) -> float | None:
-        """KL of the sampler from the local policy per token; None when no own row has both log-probs."""
-        return self.mismatch.kl if self.mismatch else None
-
-    @property
-    def mismatch_max(self) -> float | None:
-        """Largest difference of a token's two log-probs in nats; None as above."""
-        return self.mismatch.largest if self.mismatch else None
 
 
 class Trainer:
@@ -94,7 +40,8 @@ class Trainer:
     ) -> None:
         """Make the optimizer, and the frozen reference when the algorithm has a KL term."""
         self.policy, self.algorithm, self.optimizer_spec = policy, algorithm, optimizer
-        self.model = policy.model
+        self.adapters = Adapters(policy.model, optimizer) if optimizer.lora_rank is not None else None
+        self.model = self.adapters.model if self.adapters else policy.model
         # Dropout would make the ratio noise: the policy that sampled had none.
         self.model.eval()
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -111,10 +58,11 @@ class Trainer:
         )
         self.reference: nn.Module | None = None
         if algorithm.beta:
-            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+            self.reference = copy.deepcopy(policy.model).requires_grad_(False)
         config = getattr(self.model, "config", None)
         self.max_length: int = getattr(config, "max_position_embeddings", None) or 1 << 30
-        self.share_prompts = supports(self.model)  # else the library's forward, one sequence a row
+        self.share_prompts = supports(policy.model)  # else the library's forward, one sequence a row
+        self.room = room(self.model, optimizer, may_checkpoint=self.share_prompts)
         if optimizer.checkpointing and not self.share_prompts:
             raise UsageError(f"checkpointing is for Llama-like models, not {type(self.model).__name__}: leave it off")
         self.with_entropy = bool(algorithm.entropy) or getattr(config, "vocab_size", math.inf) <= CHEAP_VOCABULARY
@@ -159,7 +107,7 @@ class Trainer:
             return StepReport(False, "no signal: no rows", self.policy.version)
         chosen = select(rows, self.algorithm, self.fits, lambda asked: self.score(asked).mean_logps, cap)
         if not bool(chosen.signal_B.any()):
-            return self._report(chosen, [], _silence(chosen))
+            return self._report(chosen, [], silence(chosen))
         signal_B, minibatches = chosen.signal_B.tolist(), deal_minibatches(chosen, self.algorithm.minibatches)
         # The first minibatch needs no pass of its own: its log-probs are the old ones.
         self.score([rows[i] for minibatch in minibatches[1:] for i in minibatch if signal_B[i]])
@@ -174,6 +122,8 @@ class Trainer:
         chosen.counts["skipped_steps"] = len(steps) - len(done)
         if not done:
             return replace(self._report(chosen, [], "no signal: gradient not finite"), mismatch=mismatch)
+        if self.adapters:
+            self.adapters.merge()
         self.policy.version += 1
         return replace(self._report(chosen, done, ""), mismatch=mismatch)
 
@@ -182,40 +132,45 @@ class Trainer:
 
         In the `first` of an update the weights are still those of the policy version: its log-probs are the old ones.
         """
-        spec = self.algorithm
-        denominators = Denominators(
-            sum(len(rows[i].completion_ids) for i in minibatch), len(minibatch), spec.max_tokens
-        )
-        work = minibatch
-        if not spec.entropy and not spec.beta:
-            # Rows at advantage 0 push nowhere: they count in the averages, and their forward pass is saved.
-            signal_B = chosen.signal_B.tolist()
-            work = [i for i in minibatch if signal_B[i]]
-        self.optimizer.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {}
-        for packs in self._micro_batches([rows[i] for i in work]):
-            batch = self._batch(rows, chosen, [[work[i] for i in pack] for pack in packs])
-            with self._precision():
-                logps_BT, entropy_BT = completion_logps(
-                    self.model, batch, self.with_entropy, self.optimizer_spec.checkpointing
-                )
-            if first:
-                batch = self._scored(batch, [rows[work[i]] for pack in packs for i in pack], logps_BT.detach())
-            share, part_sums = loss(batch, logps_BT, entropy_BT, spec, denominators)
-            share.backward()
-            # One transfer for all of them: each waits for the device.
-            values = torch.stack([share.detach(), *part_sums.values()]).tolist()
-            for name, value in zip(("loss", *part_sums), values, strict=True):
-                sums[name] = sums.get(name, 0.0) + value
+        sums = self.room.attempt(lambda: self._accumulate(rows, chosen, minibatch, first))
         norm = nn.utils.clip_grad_norm_(self.parameters.values(), self.optimizer_spec.grad_clip).item()
         finite = math.isfinite(norm) and math.isfinite(sums["loss"])
         if finite:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return sums | {"grad_norm": norm, "finite": finite, "trained_tokens": denominators.tokens}
+        return sums | {"grad_norm": norm, "finite": finite}
+
+    def _accumulate(
+        self, rows: Sequence[Row], chosen: Selection, minibatch: list[int], first: bool
+    ) -> dict[str, float]:
+        """Gather the minibatch's gradient over its micro-batches; return sums over its tokens."""
+        spec, work = self.algorithm, minibatch
+        denominators = Denominators(
+            sum(len(rows[i].completion_ids) for i in minibatch), len(minibatch), spec.max_tokens
+        )
+        if not spec.entropy and not spec.beta:
+            # Rows at advantage 0 push nowhere: they count in the averages, and their forward pass is saved.
+            signal_B = chosen.signal_B.tolist()
+            work = [i for i in minibatch if signal_B[i]]
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {"trained_tokens": denominators.tokens}
+        with self._precision():  # around all of them: weights are cast once
+            for packs in self._micro_batches([rows[i] for i in work]):
+                batch = self._batch(rows, chosen, [[work[i] for i in pack] for pack in packs])
+                logps_BT, entropy_BT = completion_logps(self.model, batch, self.with_entropy, self.room.checkpointing)
+                if first:
+                    batch = self._scored(batch, [rows[work[i]] for pack in packs for i in pack], logps_BT.detach())
+                with self._precision(False):
+                    share, part_sums = loss(batch, logps_BT, entropy_BT, spec, denominators)
+                    share.backward()
+                # One transfer for all of them: each waits for the device.
+                values = torch.stack([share.detach(), *part_sums.values()]).tolist()
+                for name, value in zip(("loss", *part_sums), values, strict=True):
+                    sums[name] = sums.get(name, 0.0) + value
+        return sums
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[list[Pack]]:
-        return micro_batches(rows, self.optimizer_spec.micro_tokens, self.share_prompts)
+        return micro_batches(rows, self.room.tokens, self.share_prompts)
 
     def _laid_out(self, rows: Sequence[Row], packs: Sequence[Pack]) -> Batch:
         of_rows = [[rows[i] for i in pack] for pack in packs]
@@ -250,77 +205,58 @@ class Trainer:
 
         return self._by_row(model, rows, logps)
 
-    @torch.no_grad()
     def _by_row(
         self, model: nn.Module, rows: Sequence[Row], values: Callable[[nn.Module, Batch], Tensor]
     ) -> list[Tensor]:
         """`values` of each row's completion tokens; the function gives those of all rows of a batch, in order."""
-        found: list[Tensor] = [torch.empty(0)] * len(rows)
-        for packs in self._micro_batches(rows):
-            batch = self._laid_out(rows, packs)
-            order = [index for pack in packs for index in pack]
-            with self._precision():
-                values_N = values(model, batch)
-            lengths = [len(rows[i].completion_ids) for i in order]
-            for index, part in zip(order, values_N.split(lengths), strict=True):
-                found[index] = part
-        return found
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        half = self.optimizer_spec.dtype == "bfloat16"
-        return torch.autocast(self.policy.device.type, dtype=torch.bfloat16, enabled=half)
+        @torch.no_grad()
+        def found() -> list[Tensor]:
+            by_row: list[Tensor] = [torch.empty(0)] * len(rows)
+            with self._precision():
+                for packs in self._micro_batches(rows):
+                    order = [index for pack in packs for index in pack]
+                    values_N = values(model, self._laid_out(rows, packs))
+                    lengths = [len(rows[i].completion_ids) for i in order]
+                    for index, part in zip(order, values_N.split(lengths), strict=True):
+                        by_row[index] = part
+            return by_row
+
+        return self.room.attempt(found)
+
+    def _precision(self, half: bool = True) -> AbstractContextManager[Any]:
+        enabled = half and self.optimizer_spec.dtype == "bfloat16"
+        return torch.autocast(self.policy.device.type, dtype=torch.bfloat16, enabled=enabled)
 
     def _report(self, chosen: Selection, steps: Sequence[dict[str, float]], reason: str) -> StepReport:
-        def total(name: str) -> float:
-            return sum(step.get(name, 0.0) for step in steps)
-
-        tokens, active = max(total("tokens"), 1.0), max(total("active"), 1.0)
-        return StepReport(
-            signal=not reason,
-            reason=reason,
-            version=self.policy.version,
-            loss=total("loss") / max(len(steps), 1),
-            clip_fraction=total("clipped") / active,
-            entropy=total("entropy") / tokens if steps and self.with_entropy else None,
-            kl=total("kl") / tokens if steps and self.reference is not None else None,
-            drift=total("drift") / active,
-            capped=total("capped") / active,
-            grad_norm=total("grad_norm") / max(len(steps), 1),
-            tokens=int(total("trained_tokens")),
-            steps=len(steps),
-            counts=chosen.counts,
-            advantages=chosen.advantages_B.tolist(),
-            weights=chosen.weight_B.tolist(),
-            trained=chosen.train_B.tolist(),
-        )
+        chosen.counts["halved_forwards"] = self.room.told()
+        return summary(chosen, steps, reason, self.policy.version)
 
     def state_dict(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A copy of weights, moments and reference as flat {name: tensor}, and the counters as plain types."""
+        """A copy of weights, moments and reference as flat {name: tensor}, and the counters as plain types.
+
+        With adapters it is those alone: the base weights, which are the reference too, come with the model.
+        """
         tensors = {f"model.{name}": p for name, p in self.parameters.items()}
         for name, p in self.parameters.items():
             tensors |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[p].items()}
-        if self.reference is not None:
+        if self.reference is not None and not self.adapters:
             tensors |= {f"reference.{name}": p for name, p in self.reference.named_parameters()}
         copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-        return copies, {"version": self.policy.version}
+        return copies, {"version": self.policy.version} | ({"base": self.adapters.base} if self.adapters else {})
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, bit for bit. Raises UsageError when it belongs to another model."""
+        if self.adapters:
+            self.adapters.check(plain.get("base", b""))
         take_over(self.parameters, "model.", tensors)
-        if self.reference is not None:
+        if self.adapters:
+            self.adapters.merge()
+        elif self.reference is not None:
             take_over(dict(self.reference.named_parameters()), "reference.", tensors)
         for name, p in self.parameters.items():
             prefix = f"optimizer.{name}."
             state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
             self.optimizer.state[p] = {key: value.clone().to(p.device) for key, value in state.items()}
         self.policy.version = int(plain["version"])
-
-
-def _silence(chosen: Selection) -> str:
-    counts = chosen.counts
-    if bool((chosen.train_B & (chosen.advantages_B != 0)).any()):
-        return "no signal: every weight is 0"
-    if counts["uniform_groups"]:
-        return "no signal: all groups uniform"
-    return "no signal: no row may train"
