@@ -84,11 +84,21 @@ def test_scripts_go_the_whole_way(monkeypatch: pytest.MonkeyPatch):
         usable += path.appraised
 
     monkeypatch.setattr(fuzz_way.Path, "check_bounds", noting)
-    rng = Random(1)
-    for _ in range(60):
+    rng = Random(3)
+    for _ in range(150):
         assert fuzz_way.WAY(fuzz_way.new_script(rng))
     layers = {name.split("/")[0] for name in seen}
-    assert layers >= {"gate", "screen", "text", "verifier", "invariants", "likelihood", "phrases", "judge", "reputation"}
+    assert layers >= {
+        "gate",
+        "screen",
+        "text",
+        "verifier",
+        "invariants",
+        "likelihood",
+        "phrases",
+        "judge",
+        "reputation",
+    }
     assert usable > 30
 
 
