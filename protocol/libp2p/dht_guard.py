@@ -200,12 +200,15 @@ for _name in ("rpc_ping", "rpc_store", "rpc_find"):  # the library reads the mes
 
 
 class Chosen(_Protocol):
-    """Stands where the library's node looks for its protocol, and takes the one that the P2P object carries."""
+    """Stands where the library's node looks for its protocol, and takes the one that the P2P object carries.
+
+    A plain P2P object of the same process carries none: its DHT gets the library's own protocol.
+    """
 
     @classmethod
     async def create(cls, p2p: Any, *arguments: Any, **options: Any) -> Any:
         """The protocol of one DHT."""
-        return await p2p.dht_protocol.create(p2p, *arguments, **options)
+        return await getattr(p2p, "dht_protocol", _Protocol).create(p2p, *arguments, **options)
 
 
 _hivemind.node_module.DHTProtocol = Chosen
