@@ -91,6 +91,12 @@ class Learning:
     """Prompts go through the tokenizer's chat template where there is one; --no-chat-template for few-shot prompts."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Arithmetic of the forward and backward pass."""
+    micro_tokens: int = 2048
+    """Tokens of one forward pass: bounds the memory; 0 finds it from what is free, and runs then differ by machine."""
+    checkpointing: bool = False
+    """Keep little for the backward pass and compute it again: for models that do not fit otherwise."""
+    lora_rank: int | None = None
+    """Train adapters of this rank beside the frozen weights (LoRA), all weights when left out."""
     device: str = "cpu"
     """Where the models live, e.g. cpu or cuda:0."""
 
@@ -298,6 +304,9 @@ def _check_estimate(mixing: Mixing) -> None:
 def check_learning(learning: Learning) -> None:
     """Raise `UsageError` for a number out of its range."""
     require(learning.lr > 0 and math.isfinite(learning.lr), f"--lr {learning.lr}: must be a positive number")
+    require(learning.micro_tokens >= 0, f"--micro-tokens {learning.micro_tokens}: must be 0 (found) or positive")
+    rank = learning.lora_rank
+    require(rank is None or rank >= 1, f"--lora-rank {rank}: must be at least 1, e.g. 16")
     require(0 <= learning.entropy <= 1, f"--entropy {learning.entropy}: must lie between 0 and 1")
     require(0 < learning.temperature <= 5, f"--temperature {learning.temperature}: must be above 0 and at most 5")
     require(

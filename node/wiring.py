@@ -127,7 +127,13 @@ def wire(surroundings: Surroundings, conduct: Conduct, policy: Policy, record: C
     gate = Gate(context, clock, lambda round: lags.lag(round, policy.version))
     claims = _claims(manifest, policy, sampling)
     publisher = Publisher(surroundings.identity, surroundings.transport, surroundings.sequences, claims, gate.counters)
-    optimizer = OptimizerSpec(lr=learning.lr, dtype=learning.dtype)
+    optimizer = OptimizerSpec(
+        lr=learning.lr,
+        dtype=learning.dtype,
+        micro_tokens=learning.micro_tokens or None,
+        checkpointing=learning.checkpointing,
+        lora_rank=learning.lora_rank,
+    )
     fair = conduct.defenses.on("mixing")
     algorithm = algorithm_of(learning, habits.mixing, sampling.max_tokens, fair)
     trainer = Trainer(policy, replace(algorithm, importance_cap=conduct.engine.cap(learning.dtype)), optimizer)
