@@ -46,14 +46,19 @@ class TokenStatistics(torch.autograd.Function):
 def _logit_gradient(
     log_p_NV: Tensor, targets_N: Tensor, grad_logps_N: Tensor | None, entropy: tuple[Tensor, Tensor] | None
 ) -> Tensor:
-    """Gradient of the logits from that of the log-probs and of the entropies (with the entropies themselves)."""
-    p_NV = log_p_NV.exp()
-    grad_NV = torch.zeros_like(p_NV)
-    if entropy is not None:
+    """Gradient of the logits from that of the log-probs and of the entropies (with the entropies themselves).
+
+    It is onehot g - p (g + h (log p + H)); `log_p_NV` is used up, since another tensor of that size costs more than
+    the arithmetic.
+    """
+    if entropy is None:
+        grad_NV = log_p_NV.exp_().mul_(0.0 if grad_logps_N is None else -grad_logps_N[:, None])
+    else:
         grad_entropy_N, entropy_N = entropy
-        grad_NV = p_NV * (log_p_NV + entropy_N[:, None]) * -grad_entropy_N[:, None]
+        p_NV = log_p_NV.exp()
+        pull_NV = log_p_NV.add_(entropy_N[:, None]).mul_(grad_entropy_N[:, None])
+        grad_NV = (pull_NV if grad_logps_N is None else pull_NV.add_(grad_logps_N[:, None])).mul_(p_NV.neg_())
     if grad_logps_N is not None:
-        grad_NV = torch.addcmul(grad_NV, p_NV, grad_logps_N[:, None], value=-1)
         grad_NV.scatter_add_(1, targets_N[:, None], grad_logps_N[:, None])
     return grad_NV
 
