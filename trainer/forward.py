@@ -9,12 +9,12 @@ arXiv 2506.05433). So attention grows with the square of one completion, not of 
 # ruff: noqa: N815 (names end in the shape of their tensor)
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -68,6 +68,13 @@ class Layout:
     completions: Grid | None
     prompt_of_B: Tensor  # which prompt each completion follows
     visible: Tensor | None  # bool, True = may be seen: [T, P + T], or [B, 1, T, P + T] where prompts differ in length
+
+    def masked(self, dtype: torch.dtype) -> Self:
+        """The layout with what is to be added to scores for `visible`: else every layer makes and keeps its own."""
+        if self.visible is None:
+            return self
+        zeros = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
+        return replace(self, visible=zeros.masked_fill_(~self.visible, -torch.inf))
 
 
 def lay_out(
@@ -126,7 +133,7 @@ class Rotation(torch.autograd.Function):
         return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         cos, sin = ctx.saved_tensors  # swapping twice changes nothing, and swapping sin turns its sign
         return (grad * cos).addcmul_(grad.roll(grad.shape[-1] // 2, -1), sin, value=-1), None, None
 
@@ -139,7 +146,7 @@ def hidden_states(model: Any, layout: Layout, predictors_N: Tensor, checkpointin
     inner = model.model
     x_NC = functional.embedding(layout.ids_N, inner.embed_tokens.weight)
     rotation = _rotation(inner.rotary_emb, layout.positions_N, x_NC)
-    shape = _Shape(model.config)
+    layout, shape = layout.masked(x_NC.dtype), _Shape(model.config)
     for layer in inner.layers:
         if checkpointing and torch.is_grad_enabled():
             x_NC = checkpoint(_layer, layer, x_NC, layout, rotation, shape, use_reentrant=False)
@@ -189,7 +196,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, shape: _Shape) -> T
     return torch.cat([mixed_NC, layout.completions.gather(mixed)])
 
 
-def _norm(norm: nn.Module, x: Tensor) -> Tensor:
+def _norm(norm: Any, x: Tensor) -> Tensor:
     """RMS norm in float32, cast before the weight: in bf16 the other order drifts from the library's text."""
     weight, eps = norm.weight, getattr(norm, "variance_epsilon", None) or norm.eps
     if x.dtype in (torch.bfloat16, torch.float16):
@@ -197,7 +204,7 @@ def _norm(norm: nn.Module, x: Tensor) -> Tensor:
     return functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-def _rotation(rotary: nn.Module, positions_N: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+def _rotation(rotary: Any, positions_N: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines [N, 1, D] of the model's own rotary embedding."""
     with torch.no_grad():
         cos, sin = (part[0, :, None] for part in rotary(like[None], positions_N[None]))

@@ -37,7 +37,9 @@ class TokenStatistics(torch.autograd.Function):
         return logps_N, entropy_N
 
     @staticmethod
-    def backward(ctx, grad_logps_N: Tensor | None, grad_entropy_N: Tensor | None = None):
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx, grad_logps_N: Tensor | None, grad_entropy_N: Tensor | None = None
+    ):
         logits_NV, targets_N, log_norm_N1, entropy_N = ctx.saved_tensors
         entropy = None if grad_entropy_N is None else (grad_entropy_N, entropy_N)
         return _logit_gradient(logits_NV - log_norm_N1, targets_N, grad_logps_N, entropy), None, None
@@ -87,11 +89,13 @@ class HeadStatistics(torch.autograd.Function):
         return torch.cat(logps), entropy_N
 
     @staticmethod
-    def backward(ctx, grad_logps_N: Tensor | None, grad_entropy_N: Tensor | None = None):
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx, grad_logps_N: Tensor | None, grad_entropy_N: Tensor | None = None
+    ):
         hidden_ND, weight_VD, targets_N, temperature_N, entropy_N = ctx.saved_tensors
         grad_hidden_ND = torch.empty_like(hidden_ND)
-        grad_weight_VD = torch.zeros(weight_VD.shape, dtype=torch.promote_types(weight_VD.dtype, torch.float32))
-        grad_weight_VD = grad_weight_VD.to(weight_VD.device)
+        wide = torch.promote_types(weight_VD.dtype, torch.float32)
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
         for part in _chunks(len(hidden_ND), len(weight_VD)):
             logits_nV = _scaled(hidden_ND[part] @ weight_VD.t(), temperature_N, part)
             grad_nV = _logit_gradient(
@@ -104,7 +108,10 @@ class HeadStatistics(torch.autograd.Function):
                 grad_nV = grad_nV / temperature_N[part, None]
             grad_nV = grad_nV.to(weight_VD.dtype)
             grad_hidden_ND[part] = grad_nV @ weight_VD
-            grad_weight_VD.addmm_(grad_nV.t(), hidden_ND[part])
+            if grad_weight_VD.dtype == weight_VD.dtype:
+                grad_weight_VD.addmm_(grad_nV.t(), hidden_ND[part])
+            else:  # half precision: the sum over chunks stays in float32
+                grad_weight_VD.add_(grad_nV.t() @ hidden_ND[part])
         return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), None, None, None
 
 
@@ -130,7 +137,7 @@ def token_logits(model: nn.Module, batch: Batch) -> Iterator[tuple[slice, Tensor
         yield part, _scaled(head(hidden_ND[part]), temperature_N, part)
 
 
-def hidden_and_head(model: nn.Module, batch: Batch, checkpointing: bool = False) -> tuple[Tensor, Any]:
+def hidden_and_head(model: Any, batch: Batch, checkpointing: bool = False) -> tuple[Tensor, Any]:
     """Hidden states (N, D) that predict the completion tokens and the head that reads them.
 
     For a model of unknown make it is the logits themselves (N, V), and None.
