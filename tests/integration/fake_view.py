@@ -45,6 +45,7 @@ def sample_status() -> StatusDict:
             "ended_at": 1_700_003_590.0,
             "reward": 0.5,
             "loss": -0.25,
+            "mismatch": {"mean": 1e-6, "max": 1e-5, "kl": 1e-9, "off": 0.0, "broken": 0.0, "capped": 0.0},
             "own_sets": 4,
             "peer_sets": 3,
             "peer_rows": 11,
