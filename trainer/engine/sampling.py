@@ -39,13 +39,15 @@ class Completion:
     """One sampled answer.
 
     `ids` includes the end mark when `finished`; `logps` holds, for each id, its log-probability under the
-    distribution it was drawn from (temperature and filters applied; for greedy the plain softmax).
+    distribution it was drawn from (temperature and filters applied; for greedy the plain softmax). `versions` holds
+    the policy version by which each id was sampled, and nothing where that is the present one for all.
     """
 
     ids: list[int]
     logps: list[float]
     finished: bool
     text: str
+    versions: tuple[int, ...] = ()
 
 
 class Engine(Protocol):
@@ -59,6 +61,13 @@ class Engine(Protocol):
 
     def refresh(self) -> None:
         """Take over the policy's present weights; to be called after every update."""
+        ...
+
+    def detach(self) -> None:
+        """Copy the weights, now and at every `refresh`: from now on `sample` may run while the policy is trained.
+
+        It sees the weights of the last `refresh`. A `refresh` waits until the `sample` that runs has ended.
+        """
         ...
 
 
@@ -98,12 +107,7 @@ def filtered(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return scaled_BV
 
 
-def assemble(policy: Policy, ids_BT: torch.Tensor, logps_BT: torch.Tensor) -> list[Completion]:
-    """Return one completion a row, cut after its first end mark."""
-    ends = set(policy.eos_ids)
-    completions: list[Completion] = []
-    for ids, logps in zip(ids_BT.tolist(), logps_BT.tolist(), strict=True):
-        length = next((at + 1 for at, token in enumerate(ids) if token in ends), len(ids))
-        finished = ids[length - 1] in ends
-        completions.append(Completion(ids[:length], logps[:length], finished, policy.decode(ids[:length])))
-    return completions
+def texts(policy: Policy, rows: Sequence[Sequence[int]]) -> list[str]:
+    """Return the text of each row of completion ids; equal rows are decoded once."""
+    known = {ids: policy.decode(ids) for ids in {tuple(row) for row in rows}}
+    return [known[tuple(row)] for row in rows]

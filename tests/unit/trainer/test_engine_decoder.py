@@ -11,10 +11,10 @@ PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [12], [13, 14, 15]]
 NEXT = [[20, 21, 22, 23], [30, 31, 32, 33], [40, 41, 42, 43]]
 
 
-def right_aligned(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+def right_aligned(rows: list[list[int]]) -> tuple[torch.Tensor, list[int]]:
     width = max(map(len, rows))
     padded = [[0] * (width - len(row)) + row for row in rows]
-    return torch.tensor(padded), torch.tensor([width - len(row) for row in rows])
+    return torch.tensor(padded), [width - len(row) for row in rows]
 
 
 def logits_of(model: nn.Module, rows: list[list[int]], following: list[list[int]]) -> torch.Tensor:
@@ -49,7 +49,7 @@ def test_logits_equal_the_plain_forward_pass(layout: str) -> None:
 def test_rows_of_equal_length_need_no_mask() -> None:
     model = random_model(LAYOUTS["llama_grouped_tied"]())
     rows = [[5, 6, 7], [8, 9, 10], [11, 12, 13]]
-    assert Decoder(model).prefill(*right_aligned(rows))[1].mask is None
+    assert Decoder(model).prefill(*right_aligned(rows))[1].bias is None
     torch.testing.assert_close(logits_of(model, rows, NEXT), expected(model, rows, NEXT), atol=1e-4, rtol=1e-4)
 
 
@@ -80,7 +80,7 @@ def test_a_group_and_a_choice_of_rows_keep_their_own_cache() -> None:
     _, cache = decoder.prefill(*right_aligned(PROMPTS))
     cache = cache.expanded(2, cache.length + 2)
     decoder.step(torch.tensor([20, 21, 30, 31, 40, 41]), cache)
-    logits = decoder.step(torch.tensor([50, 51]), cache.rows(torch.tensor([1, 4])))
+    logits = decoder.step(torch.tensor([50, 51]), cache.rows([1, 4]))
     rows, following = [PROMPTS[0], PROMPTS[2]], [[21, 50], [40, 51]]
     torch.testing.assert_close(logits, expected(model, rows, following)[:, -1], atol=1e-4, rtol=1e-4)
 
