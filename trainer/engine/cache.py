@@ -5,7 +5,8 @@ present column; each row has its own first column, and what stands before that i
 share one cache, a step writes one slice, and nobody reads further back than the longest row in flight reaches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -14,39 +15,39 @@ class Cache:
     """Keys and values [layers, 2, B, K, T, D]; `first` is each row's first column, `length` the columns written."""
 
     def __init__(self, keys_values: torch.Tensor, first: Sequence[int], length: int) -> None:
-        """Take memory whose first `length` columns are written; what it holds elsewhere must be finite numbers."""
+        """Take memory whose first `length` columns are written; what they hold must be finite numbers."""
         self.keys_values, self.first, self.length = keys_values, list(first), length
+        self._blank = False  # True while the columns hold what was in memory before
+        self._view: View | None = None
         self.settle(range(len(self.first)))
 
-    def settle(self, alive: Sequence[int]) -> None:
+    @classmethod
+    def fresh(cls, keys_values: torch.Tensor, length: int) -> "Cache":
+        """Return a cache in this memory whose rows are empty, and will end at column `length`."""
+        cache = cls(keys_values, [length] * keys_values.shape[2], length)
+        cache._blank = True
+        return cache
+
+    def settle(self, alive: Iterable[int]) -> None:
         """Note that only these rows matter any more: `start` becomes the first column that one of them reads.
 
         To be called after every change of `first`; the rows that do not matter may hold anything.
         """
-        kv, device = self.keys_values, self.keys_values.device
         self.start = min((self.first[at] for at in alive), default=self.length)
-        first = [max(at, self.start) for at in self.first]
-        self.layers = [(both, both[0].flatten(0, 1), both[1].flatten(0, 1)) for both in kv]
-        self.aligned = all(at == self.start for at in first)
-        self.first_B = torch.tensor(first, device=device)
-        self.bias: torch.Tensor | None = None  # [B K, 1, T], added to scores
-        if not self.aligned:
-            hidden_BT = torch.arange(kv.shape[4], device=device) < self.first_B[:, None]
-            zeros_BT = kv.new_zeros(hidden_BT.shape)
-            bias_BT = zeros_BT.masked_fill_(hidden_BT, float("-inf"))
-            self.bias = bias_BT.repeat_interleave(kv.shape[3], 0)[:, None]
+        self._view = None
 
-    @classmethod
-    def fresh(cls, shape: Sequence[int], length: int, like: torch.Tensor) -> "Cache":
-        """Return a cache of this shape whose rows are empty, and will end at column `length`."""
-        keys_values = like.new_empty(*shape)
-        keys_values[..., :length, :] = 0
-        return cls(keys_values, [length] * shape[2], length)
+    @property
+    def view(self) -> "View":
+        """What a step reads; made anew after the rows have changed."""
+        if self._view is None:
+            self._view = View.of(self)
+        return self._view
 
     def expanded(self, group_size: int, columns: int) -> "Cache":
         """Return a cache of `columns` in which every row stands `group_size` times."""
         layers, two, rows, heads, _, size = self.keys_values.shape
-        cache = self.fresh((layers, two, rows * group_size, heads, columns, size), self.length, self.keys_values)
+        grown = self.keys_values.new_empty(layers, two, rows * group_size, heads, columns, size)
+        cache = self.fresh(grown, self.length)
         cache.seat(range(rows * group_size), self, [at // group_size for at in range(rows * group_size)])
         cache.settle(range(rows * group_size))
         return cache
@@ -58,6 +59,9 @@ class Cache:
         target = self.keys_values[..., end - width : end, :]
         count, times = written.shape[2], len(seats) // written.shape[2]
         everyone = list(seats) == list(range(target.shape[2]))
+        if self._blank and not (everyone and width == end):  # what is masked is read too, and times zero must be zero
+            self.keys_values[..., :end, :] = 0
+        self._blank = False
         if everyone and list(rows) == [at // times for at in range(count * times)]:
             target.unflatten(2, (count, times)).copy_(written.unsqueeze(3))
         else:
@@ -70,11 +74,11 @@ class Cache:
         """Return the cache of these rows."""
         kv = self.keys_values
         layers, two, _, heads, columns, size = kv.shape
+        kept = kv.new_empty(layers, two, len(keep), heads, columns, size)
+        kept[..., : self.start, :] = 0
         window = slice(self.start, self.length)
-        kept = self.fresh((layers, two, len(keep), heads, columns, size), self.start, kv)
-        chosen = torch.tensor(keep, device=kv.device)
-        kept.keys_values[..., window, :] = kv[..., window, :].index_select(2, chosen)
-        return Cache(kept.keys_values, [self.first[at] for at in keep], self.length)
+        kept[..., window, :] = kv[..., window, :].index_select(2, torch.tensor(keep, device=kv.device))
+        return Cache(kept, [self.first[at] for at in keep], self.length)
 
     def move(self, shift: int) -> None:
         """Move what the rows that matter read to the left by `shift` columns."""
@@ -82,3 +86,29 @@ class Cache:
             layer[..., self.start - shift : self.length - shift, :] = layer[..., self.start : self.length, :].clone()
         self.length -= shift
         self.first = [max(at - shift, 0) for at in self.first]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A cache as a step reads it: for each layer (keys and values [2, B, K, T, D], keys, values [B K, T, D]).
+
+    `first_B` holds each row's first column, or one for all where they are equal; `bias` [B K, 1, T] hides what stands
+    before it, and is None where they are equal.
+    """
+
+    layers: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    first_B: torch.Tensor
+    bias: torch.Tensor | None
+
+    @classmethod
+    def of(cls, cache: Cache) -> "View":
+        """Return the view of a cache in its present state."""
+        kv, start = cache.keys_values, cache.start
+        layers = [(both, both[0].flatten(0, 1), both[1].flatten(0, 1)) for both in kv]
+        first = [max(at, start) for at in cache.first]
+        first_B = torch.tensor(first, device=kv.device)
+        if all(at == start for at in first):
+            return cls(layers, first_B[:1], None)
+        hidden_BT = torch.arange(kv.shape[4], device=kv.device) < first_B[:, None]
+        bias_BT = kv.new_zeros(hidden_BT.shape).masked_fill_(hidden_BT, float("-inf"))
+        return cls(layers, first_B, bias_BT.repeat_interleave(kv.shape[3], 0)[:, None])

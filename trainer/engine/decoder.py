@@ -4,6 +4,7 @@ Shapes: N tokens in a flat batch, B rows, T cache columns, H query heads, K key-
 aligned at their right end (see cache.py); positions count from each row's own first token.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional
 from shoal.trainer.engine.cache import Cache
 from shoal.trainer.engine.weights import Layer, Weights
 
+KEPT_NUMBERS = 1 << 22  # of cache between calls: fresh memory costs a small model a tenth of its time
 LAYOUTS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _ROPES = ("default", "linear", "llama3")  # those whose frequencies do not change with the length
 
@@ -46,6 +48,7 @@ class Decoder:
         self.weights = Weights(model, dtype or model.lm_head.weight.dtype)
         self._eps = torch.full((1, 1), config.rms_norm_eps, device=self.weights.embedding.device)
         self._rotations: torch.Tensor | None = None
+        self._memory: torch.Tensor | None = None
 
     def refresh(self) -> None:
         """Read the weights of the model anew."""
@@ -54,6 +57,19 @@ class Decoder:
     def detach(self) -> None:
         """Share no memory with the model from now on."""
         self.weights.detach()
+
+    def memory(self, rows: int, columns: int) -> torch.Tensor:
+        """Return memory for keys and values of so many rows and columns; a little is kept from call to call.
+
+        Only one cache may be in use that came from here.
+        """
+        shape = self.cache_shape(rows, columns)
+        count = math.prod(shape)
+        if count > KEPT_NUMBERS:
+            return self.weights.embedding.new_empty(shape)
+        if self._memory is None or len(self._memory) < count:
+            self._memory = self.weights.embedding.new_empty(count)
+        return self._memory[:count].view(shape)
 
     def cache_shape(self, rows: int, columns: int) -> tuple[int, ...]:
         """Return the shape of the keys and values of so many rows and columns."""
@@ -91,11 +107,11 @@ class Decoder:
         column, rows = cache.length, len(ids_B)
         cache.length = column + 1
         window = slice(cache.start, column + 1)
-        bias = None if cache.bias is None else cache.bias[:, :, window]
+        view = cache.view
+        bias = None if view.bias is None else view.bias[:, :, window]
         x_ND = functional.embedding(ids_B, self.weights.embedding)
-        positions_B = column - (cache.first_B[:1] if cache.aligned else cache.first_B)
-        rotation = self._rotation(positions_B, column + 1)
-        for layer, (both, keys, values) in zip(self.weights.layers, cache.layers, strict=True):
+        rotation = self._rotation(column - view.first_B, column + 1)
+        for layer, (both, keys, values) in zip(self.weights.layers, view.layers, strict=True):
             qkv = self._qkv(layer, x_ND, rotation)
             both[:, :, :, column] = qkv[:, self._heads :].view(rows, 2, self._kv_heads, self._size).transpose(0, 1)
             mixed = self._attend(qkv[:, : self._heads], keys[:, window], values[:, window], bias)
@@ -113,15 +129,17 @@ class Decoder:
         weights = torch.softmax(scores, -1, dtype=torch.float32).to(values.dtype)
         return torch.bmm(weights, values).view(rows, -1)
 
-    def _qkv(self, layer: Layer, x_ND: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _qkv(self, layer: Layer, x_ND: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
         """Return queries, keys and values [N, H + 2 K, D], the first two rotated to their positions."""
         qkv = layer.qkv(self._norm(x_ND, layer.norm_in)).view(len(x_ND), -1, self._size)
         turned = qkv[:, : self._heads + self._kv_heads]
         if layer.head_norms is not None:
             turned.copy_(self._norm(turned, layer.head_norms))
-        cos, sin = rotation
-        swapped = turned.roll(self._size // 2, -1)
-        turned.mul_(cos).addcmul_(swapped, sin)
+        if self.weights.arranged:
+            torch.view_as_complex(turned.unflatten(2, (-1, 2))).mul_(rotation)
+        else:
+            swapped = turned.roll(self._size // 2, -1)
+            turned.mul_(rotation[:, :1]).addcmul_(swapped, rotation[:, 1:])
         return qkv
 
     def _finish(self, layer: Layer, x_ND: torch.Tensor, mixed: torch.Tensor) -> torch.Tensor:
@@ -130,28 +148,34 @@ class Decoder:
         gate, up = layer.gate_up(self._norm(x_ND, layer.norm_mid)).chunk(2, -1)
         return layer.down.add_to(x_ND, functional.silu(gate).mul_(up))
 
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
         """Divide by the root mean square, in float32, and cast before the weight: in bfloat16 the other order drifts
-        from the library's text. A third of the time of the library's own, which has no kernel on the CPU."""
+        from the library's text. Half the time of the library's own, which has no kernel on the CPU."""
         x_float = x.float()
         norm = torch.linalg.vector_norm(x_float, dim=-1, keepdim=True)
         scale = torch.addcmul(self._eps, norm, norm, value=1 / x.shape[-1]).rsqrt_()
-        return (x_float * scale).to(x.dtype).mul_(weight)
+        plain = (x_float * scale).to(x.dtype)
+        return plain if weight is None else plain.mul_(weight)
 
     def _logits(self, x_BD: torch.Tensor) -> torch.Tensor:
         return self.weights.head(self._norm(x_BD, self.weights.norm_out)).float()
 
-    def _rotation(self, positions_N: torch.Tensor, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and signed sines [N, 1, D]; the sign belongs to the half that is subtracted."""
+    def _rotation(self, positions_N: torch.Tensor, columns: int) -> torch.Tensor:
+        """Return what turns a head at these positions: complex [N, 1, D / 2] for paired numbers, else [N, 2, D].
+
+        The latter are cosines and signed sines; the sign belongs to the half that is subtracted.
+        """
         if self._rotations is None or len(self._rotations) < columns:
             rotary = self._model.model.rotary_emb
             reach = max(64, 2 * columns)
             angles = torch.arange(reach, device=positions_N.device).float()[:, None] * rotary.inv_freq.float()
             cos, sin = (part * rotary.attention_scaling for part in (angles.cos(), angles.sin()))
-            table = torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)], 1)
-            self._rotations = table.to(self.weights.embedding.dtype)
-        chosen_N2D = self._rotations.index_select(0, positions_N)
-        return chosen_N2D[:, :1], chosen_N2D[:, 1:]
+            if self.weights.arranged:
+                self._rotations = torch.complex(cos, sin)[:, None]
+            else:
+                table = torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)], 1)
+                self._rotations = table.to(self.weights.embedding.dtype)
+        return self._rotations.index_select(0, positions_N)
 
 
 def _visible(place_T: torch.Tensor, first_B1: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,7 @@ class Flight:
         more = max(terms.sampling.max_tokens - request.taken for request in requests)
         shape = self._shape(more)
         self._columns, lines = shape[4], shape[4] + more + 1
-        self._cache = Cache.fresh(shape, self._base, decoder.weights.embedding)
+        self._cache = Cache.fresh(decoder.memory(shape[2], shape[4]), self._base)
         device = uniform_RT.device
         self._ids_TB = torch.zeros(lines, shape[2], dtype=torch.int64, device=device)
         self._logps_TB, self._uniform_TB = (torch.zeros(lines, shape[2], device=device) for _ in range(2))
@@ -122,7 +122,7 @@ class Flight:
         self._read_off(self._cache.length)
         rows, places = [self._waiting.popleft() for _ in range(count)], sorted(self._free)[:count]
         self._free = sorted(self._free)[count:]
-        entered = [self._sit(row, place) for row, place in zip(rows, places, strict=True)]
+        entered = self._sit(rows, places)
         self._alive += entered
         self._limit = min(seat.limit for seat in self._alive)
         for part in self._parts(entered):
@@ -137,11 +137,18 @@ class Flight:
             self._logits_BV[[seat.place for seat in part]] = chosen_BV
         self._cache.settle([seat.place for seat in self._alive])
 
-    def _sit(self, row: int, place: int) -> Seat:
-        begin, taken = self._cache.length, self._requests[row].taken
-        count = self._terms.sampling.max_tokens - taken
-        self._uniform_TB[begin : begin + count, place] = self._uniform_RT[row, taken : taken + count]
-        return Seat(row, place, begin, begin + count - 1)
+    def _sit(self, rows: Sequence[int], places: Sequence[int]) -> list[Seat]:
+        """Return the seats of these rows, and lay their uniforms on the tape."""
+        begin, most = self._cache.length, self._terms.sampling.max_tokens
+        entered: list[Seat] = []
+        for taken in sorted({self._requests[row].taken for row in rows}):
+            chosen = [
+                (row, place) for row, place in zip(rows, places, strict=True) if self._requests[row].taken == taken
+            ]
+            entered += [Seat(row, place, begin, begin + most - taken - 1) for row, place in chosen]
+            drawn_NT = self._uniform_RT[[row for row, _ in chosen], taken:most]
+            self._uniform_TB[begin : begin + most - taken, [place for _, place in chosen]] = drawn_NT.t()
+        return sorted(entered, key=lambda seat: seat.place)
 
     def _parts(self, seats: Sequence[Seat]) -> list[list[Seat]]:
         """Split where the prompts, each once, would be more than is read at once; a prompt's rows stay together."""

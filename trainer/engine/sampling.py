@@ -108,6 +108,12 @@ def filtered(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 def texts(policy: Policy, rows: Sequence[Sequence[int]]) -> list[str]:
-    """Return the text of each row of completion ids; equal rows are decoded once."""
-    known = {ids: policy.decode(ids) for ids in {tuple(row) for row in rows}}
+    """Return what `policy.decode` makes of each row of completion ids; equal rows are decoded once, all in one call."""
+    unique = list(dict.fromkeys(map(tuple, rows)))
+    tokenizer = policy.tokenizer
+    if unique and tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
+        written = tokenizer.backend_tokenizer.decode_batch(list(map(list, unique)), skip_special_tokens=True)
+    else:
+        written = [policy.decode(ids) for ids in unique]
+    known = dict(zip(unique, written, strict=True))
     return [known[tuple(row)] for row in rows]

@@ -49,7 +49,7 @@ def test_logits_equal_the_plain_forward_pass(layout: str) -> None:
 def test_rows_of_equal_length_need_no_mask() -> None:
     model = random_model(LAYOUTS["llama_grouped_tied"]())
     rows = [[5, 6, 7], [8, 9, 10], [11, 12, 13]]
-    assert Decoder(model).prefill(*right_aligned(rows))[1].bias is None
+    assert Decoder(model).prefill(*right_aligned(rows))[1].view.bias is None
     torch.testing.assert_close(logits_of(model, rows, NEXT), expected(model, rows, NEXT), atol=1e-4, rtol=1e-4)
 
 
