@@ -97,7 +97,7 @@ class View:
     """
 
     layers: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-    first_B: torch.Tensor
+    first_B: torch.Tensor  # noqa: N815 (its shape)
     bias: torch.Tensor | None
 
     @classmethod

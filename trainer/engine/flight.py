@@ -140,15 +140,13 @@ class Flight:
     def _sit(self, rows: Sequence[int], places: Sequence[int]) -> list[Seat]:
         """Return the seats of these rows, and lay their uniforms on the tape."""
         begin, most = self._cache.length, self._terms.sampling.max_tokens
-        entered: list[Seat] = []
-        for taken in sorted({self._requests[row].taken for row in rows}):
-            chosen = [
-                (row, place) for row, place in zip(rows, places, strict=True) if self._requests[row].taken == taken
-            ]
-            entered += [Seat(row, place, begin, begin + most - taken - 1) for row, place in chosen]
-            drawn_NT = self._uniform_RT[[row for row, _ in chosen], taken:most]
-            self._uniform_TB[begin : begin + most - taken, [place for _, place in chosen]] = drawn_NT.t()
-        return sorted(entered, key=lambda seat: seat.place)
+        taken = [self._requests[row].taken for row in rows]
+        for count in set(taken):
+            chosen = [at for at, already in enumerate(taken) if already == count]
+            drawn_NT = self._uniform_RT[[rows[at] for at in chosen], count:most]
+            self._uniform_TB[begin : begin + most - count, [places[at] for at in chosen]] = drawn_NT.t()
+        limits = [begin + most - count - 1 for count in taken]
+        return [Seat(row, place, begin, limit) for row, place, limit in zip(rows, places, limits, strict=True)]
 
     def _parts(self, seats: Sequence[Seat]) -> list[list[Seat]]:
         """Split where the prompts, each once, would be more than is read at once; a prompt's rows stay together."""

@@ -44,6 +44,8 @@ def can_pack() -> bool:
 
 
 def worth_packing(weight: torch.Tensor) -> bool:
-    """Tell whether this weight shall be packed: on a CPU, from a size on."""
+    """Tell whether this weight shall be packed: on a CPU that has units for its type, from a size on."""
     least = _WORTH_PACKING.get(weight.dtype)
-    return weight.device.type == "cpu" and least is not None and weight.numel() >= least and can_pack()
+    if weight.device.type != "cpu" or least is None or weight.numel() < least:
+        return False
+    return can_pack() and (weight.dtype != torch.bfloat16 or has_bf16("cpu"))
