@@ -12,7 +12,7 @@ from shoal.protocol.errors import UsageError
 GENERATION_DTYPES = ("same", "auto", "float32", "bfloat16")
 """`same` as the policy's own; `auto` is bfloat16 where the machine has units for it, else float32."""
 
-_WORTH_PACKING = {torch.float32: 1 << 20, torch.bfloat16: 1 << 14}
+_WORTH_PACKING = {torch.float32: 1 << 19, torch.bfloat16: 1 << 14}
 """Weights of a matrix from which packing pays: in float32 the library's own product is as quick on smaller ones
 (benchmarks/generate.py), in bfloat16 it packs anew in every call."""
 
