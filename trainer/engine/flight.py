@@ -107,7 +107,9 @@ class Flight:
             if not (self._alive or self._waiting) or (ended and enough is not None and enough(self._done)):
                 self._read_off(column + 1)
                 return self._drawn
-            if not self._waiting and self._alive and len(self._free) * DEAD_SHARE >= len(ids_B):
+            if not self._alive:
+                continue
+            if not self._waiting and len(self._free) * DEAD_SHARE >= len(ids_B):
                 ids_B = self._close_ranks(ids_B, column)
             if self._cache.length == self._columns:
                 self._move()

@@ -13,6 +13,8 @@ import torch
 from shoal.protocol.errors import UsageError
 from shoal.trainer.model import Policy
 
+LIKELIEST = 1024  # tokens that top-p looks at before it sorts all
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -97,14 +99,28 @@ def filtered(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if 0 < sampling.top_k < logits_BV.shape[-1]:
         least_B1 = scaled_BV.topk(sampling.top_k, -1).values[:, -1:]
         scaled_BV = scaled_BV.masked_fill(scaled_BV < least_B1, float("-inf"))
-    if sampling.top_p < 1:
-        sorted_BV, order_BV = scaled_BV.sort(-1, descending=True)
-        probs_BV = sorted_BV.softmax(-1)
-        # A token stays while the mass before it is below top_p; so the first one always does.
-        drop_BV = (probs_BV.cumsum(-1) - probs_BV) >= sampling.top_p
-        drop_BV[:, 0] = False
-        scaled_BV = scaled_BV.masked_fill(drop_BV.scatter(1, order_BV, drop_BV), float("-inf"))
-    return scaled_BV
+    return scaled_BV if sampling.top_p == 1 else _nucleus(scaled_BV, sampling.top_p)
+
+
+def _nucleus(scaled_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Leave the likeliest tokens: one stays while the mass before it is below `top_p`; so the first one always does.
+
+    To sort a whole large vocabulary costs as much as a pass of a small model, so the likeliest are tried alone first.
+    """
+    if scaled_BV.shape[-1] > 4 * LIKELIEST:
+        values_BK, order_BK = scaled_BV.topk(LIKELIEST, -1)
+        probs_BK = (values_BK - scaled_BV.logsumexp(-1, keepdim=True)).exp_()
+        cumulative_BK = probs_BK.cumsum(-1)
+        if bool((cumulative_BK[:, -1] >= top_p).all()):
+            drop_BK = (cumulative_BK - probs_BK) >= top_p
+            drop_BK[:, 0] = False
+            kept_BK = values_BK.masked_fill_(drop_BK, float("-inf"))
+            return torch.full_like(scaled_BV, float("-inf")).scatter_(1, order_BK, kept_BK)
+    sorted_BV, order_BV = scaled_BV.sort(-1, descending=True)
+    probs_BV = sorted_BV.softmax(-1)
+    drop_BV = (probs_BV.cumsum(-1) - probs_BV) >= top_p
+    drop_BV[:, 0] = False
+    return scaled_BV.masked_fill(drop_BV.scatter(1, order_BV, drop_BV), float("-inf"))
 
 
 def texts(policy: Policy, rows: Sequence[Sequence[int]]) -> list[str]:
