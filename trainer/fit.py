@@ -4,7 +4,7 @@ A fixed number gives the same rounding on every machine, and so the same run. On
 machines that train alone.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from shoal.protocol.errors import EnvironmentFault
+from shoal.trainer import main_memory
 from shoal.trainer.algorithm import OptimizerSpec
 from shoal.trainer.logprobs import KEPT_LOGITS
 
@@ -22,8 +23,6 @@ FEWEST, MOST = 64, 16384
 ROOMY = 1024  # tokens of one forward from which more of them hardly raise the speed of a large model
 SHARE = 0.8  # of the free memory: the rest is for what the estimate does not know
 LOGIT_COPIES = 3  # the logits, their probabilities and their gradient
-_FIRST_VERSION = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")  # of control groups
-_SECOND_VERSION = ("memory.max", "memory.current", "inactive_file")
 FLOAT = 4  # bytes; under bfloat16 less is kept, and the estimate errs on the safe side
 
 
@@ -119,53 +118,14 @@ def free_bytes(device: torch.device) -> float:
 
 
 def available(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> float:
-    """Bytes of main memory that this process may still take, its control groups' limits included.
+    """Bytes of main memory that this process may still take.
 
     Where the kernel does not say, 0: the smallest forward is then the safe one.
     """
     try:
-        lines = (proc / "meminfo").read_text(encoding="ascii").splitlines()
+        return main_memory.available(proc, cgroups)[0]
     except OSError:
         return 0.0
-    have = next((float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0.0)
-    return max(0.0, min([have, *_left_in_groups(proc, cgroups)]))
-
-
-def _left_in_groups(proc: Path, cgroups: Path) -> Iterator[float]:
-    """What the control group of this process and all above it leave, of both versions."""
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, files = (cgroups / "memory", _FIRST_VERSION) if controllers else (cgroups, _SECOND_VERSION)
-        own = root / path.lstrip("/")
-        for folder in (own, *own.parents):
-            limit = _number(folder / files[0])
-            if limit is not None:
-                yield limit - (_number(folder / files[1]) or 0.0) + _idle_cache(folder, files[2])
-            if folder == root:
-                break
-
-
-def _idle_cache(folder: Path, name: str) -> float:
-    """File cache that the kernel gives back first: it counts as used, but does not stand in the way."""
-    try:
-        words = (line.split() for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
-        return float(dict(words).get(name, 0))
-    except (OSError, ValueError):
-        return 0.0
-
-
-def _number(path: Path) -> float | None:
-    """The number in a file; None where there is none, or it says "max"."""
-    try:
-        return float(int(path.read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return None
 
 
 def _device(model: nn.Module) -> torch.device:
