@@ -1,16 +1,13 @@
 """Rewards of peers' completions, from this node's own verifier; the claimed ones are only evidence about the sender."""
 
-from collections.abc import Sequence
-
 from shoal.defenses.pointer import Pointer
 from shoal.defenses.screen import Screened
 from shoal.defenses.verdict import Counters, unscorable
 from shoal.node.sets import PeerCompletion, PeerSet, reward_of
 from shoal.protocol.columns import floats
 from shoal.protocol.wire import FINISH_EOS
-from shoal.trainer.tasks.base import Prompt
 from shoal.trainer.tasks.registry import TaskRegistry
-from shoal.trainer.verify import KILLS, Grader, Score
+from shoal.trainer.verify import Grader, Score
 
 # What one rollout may cost: verifier runs that end in a kill, and CPU seconds of all of them together. Each of 64
 # answers that stay just below the limit of one answer would cost as much as a kill.
@@ -35,7 +32,8 @@ class Regrader:
         claimed = floats(rollout.rewards)
         scores = [Score(claimed[row]) for row in kept]
         if self.verifies:
-            scores = self._grade([(prompt, rollout.completions[row]) for row in kept])
+            items = [(prompt, rollout.completions[row]) for row in kept]
+            scores = self.grader.grade(items, most_killed=MOST_KILLED, most_seconds=MOST_SECONDS)
         completions: list[PeerCompletion] = []
         for row, score in zip(kept, scores, strict=True):
             if score.reward is None:
@@ -47,16 +45,3 @@ class Regrader:
             weight = screened.verdicts[row].weight
             completions.append(PeerCompletion(row, rollout.completions[row], finished, reward_of(score), weight))
         return PeerSet(pointer, prompt, tuple(completions))
-
-    def _grade(self, items: Sequence[tuple[Prompt, str]]) -> list[Score]:
-        """Grade one item after the other until the rollout has cost what it may: the rest has no score ("budget")."""
-        scores: list[Score] = []
-        killed, seconds = 0, 0.0
-        for item in items:
-            if killed >= MOST_KILLED or seconds >= MOST_SECONDS:
-                scores.append(Score(None, "budget"))
-                continue
-            [score] = self.grader.grade([item], most_killed=1)
-            killed, seconds = killed + (score.reason in KILLS), seconds + score.cpu_seconds
-            scores.append(score)
-        return scores

@@ -5,6 +5,7 @@ that is stopped is unscorable, which is not the same as wrong.
 """
 
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -119,18 +120,21 @@ class Grader:
         self._lock = threading.Lock()  # one call at a time owns the workers
         self._closed = False
 
-    def grade(self, items: Sequence[tuple[Prompt, str]], most_killed: int | None = None) -> list[Score]:
+    def grade(
+        self, items: Sequence[tuple[Prompt, str]], most_killed: int | None = None, most_seconds: float = math.inf
+    ) -> list[Score]:
         """Return one score for each (prompt, completion), in the order of the items.
 
-        With `most_killed`, once so many of these items had to be killed the rest is not run but unscorable ("budget"):
-        the bound on what one peer's rollout can cost. Such a call grades one item at a time, so that the result does
-        not depend on timing. Raises EnvironmentFault when no worker can be started.
+        With `most_killed`, once so many of these items had to be killed, or they took `most_seconds` of CPU time, the
+        rest is not run but unscorable ("budget"): the bound on what one peer's rollout can cost. Such a call grades one
+        item at a time, so that where it stops does not depend on the workers. Raises EnvironmentFault when no worker
+        can be started.
         """
         with self._lock:
             if self._closed:
                 raise UsageError("this grader is closed")
             if most_killed is not None:
-                return self._counted(self._in_order(items, most_killed))
+                return self._counted(self._in_order(items, most_killed, most_seconds))
             scores: list[Score | None] = [self._at_once(prompt, text) for prompt, text in items]
             same: dict[bytes, list[int]] = {}
             for position, (prompt, text) in enumerate(items):
@@ -143,16 +147,16 @@ class Grader:
         self.counters.update(score.reason or "scored" for score in scores)
         return scores
 
-    def _in_order(self, items: Sequence[tuple[Prompt, str]], most_killed: int) -> list[Score]:
-        """Grade one item after the other until the budget of kills is spent.
+    def _in_order(self, items: Sequence[tuple[Prompt, str]], most_killed: int, most_seconds: float) -> list[Score]:
+        """Grade one item after the other until the budget of kills or of CPU time is spent.
 
-        A kill that is remembered costs nothing now and counts all the same: else the result would depend on what was
+        What is remembered costs nothing now and counts all the same: else the result would depend on what was
         graded before, and with it on whether the process was restarted.
         """
         final: list[Score] = []
-        killed = 0
+        killed, seconds = 0, 0.0
         for prompt, text in items:
-            if killed >= most_killed:
+            if killed >= most_killed or seconds >= most_seconds:
                 final.append(Score(None, "budget"))
                 continue
             scores = [self._at_once(prompt, text)]
@@ -160,7 +164,7 @@ class Grader:
                 self._run_all([(prompt, text)], scores, [[0]])
             [score] = scores
             assert score is not None
-            killed += score.reason in KILLS
+            killed, seconds = killed + (score.reason in KILLS), seconds + score.cpu_seconds
             final.append(score)
         return final
 

@@ -1,7 +1,5 @@
 """What grading one rollout of a peer may cost, whatever its answers do to the verifier."""
 
-from collections.abc import Sequence
-
 import pytest
 from node_pieces import pointer, prompt
 
@@ -22,9 +20,9 @@ class Scripted(Grader):
         super().__init__(registry)
         self.ran: list[str] = []
 
-    def grade(self, items: Sequence[tuple[Prompt, str]], most_killed: int | None = None) -> list[Score]:
-        self.ran += [text for _, text in items]
-        return [Score(None, "cpu_time", 2.0) if t == "kill" else Score(1.0, cpu_seconds=float(t)) for _, t in items]
+    def _at_once(self, prompt: Prompt, text: str) -> Score:
+        self.ran.append(text)
+        return Score(None, "cpu_time", 2.0) if text == "kill" else Score(1.0, cpu_seconds=float(text))
 
 
 def screened(texts: list[str]) -> Screened:
