@@ -18,10 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from shoal.trainer.engine.decoder import supports
-
-__all__ = ["Layout", "hidden_states", "lay_out", "supports"]
-
 
 class Grid(NamedTuple):
     """Some flat tokens as rows. Where rows differ in length, `cells` [rows x width] says which token stands where (any,

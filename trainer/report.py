@@ -56,16 +56,6 @@ class StepReport:
     weights: list[float] = field(default_factory=list)
     trained: list[bool] = field(default_factory=list)
 
-    @property
-    def mismatch_kl(self) -> float | None:
-        """KL of the sampler from the local policy per token; None when no own row has both log-probs."""
-        return self.mismatch.kl if self.mismatch else None
-
-    @property
-    def mismatch_max(self) -> float | None:
-        """Largest difference of a token's two log-probs in nats; None as above."""
-        return self.mismatch.largest if self.mismatch else None
-
 
 def summary(chosen: Selection, steps: Sequence[dict[str, float]], reason: str, version: int) -> StepReport:
     """The report of an update from the sums of its optimizer steps; with a `reason` it is one without signal."""

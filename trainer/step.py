@@ -14,9 +14,9 @@ from shoal.protocol.errors import UsageError
 from shoal.trainer.advantages import ASSIGNS
 from shoal.trainer.algorithm import DEFAULT_OPTIMIZER, RECIPES, AlgorithmSpec, OptimizerSpec
 from shoal.trainer.batch import Row
+from shoal.trainer.engine.decoder import supports
 from shoal.trainer.evidence import NO_EVIDENCE, RowEvidence, row_evidence, token_statistics
 from shoal.trainer.fit import room
-from shoal.trainer.forward import supports
 from shoal.trainer.logprobs import completion_logps
 from shoal.trainer.lora import Adapters
 from shoal.trainer.mismatch import measure

@@ -43,15 +43,6 @@ class Cache:
             self._view = View.of(self)
         return self._view
 
-    def expanded(self, group_size: int, columns: int) -> "Cache":
-        """Return a cache of `columns` in which every row stands `group_size` times."""
-        layers, two, rows, heads, _, size = self.keys_values.shape
-        grown = self.keys_values.new_empty(layers, two, rows * group_size, heads, columns, size)
-        cache = self.fresh(grown, self.length)
-        cache.seat(range(rows * group_size), self, [at // group_size for at in range(rows * group_size)])
-        cache.settle(range(rows * group_size))
-        return cache
-
     def seat(self, seats: Sequence[int], source: "Cache", rows: Sequence[int]) -> None:
         """Put a row of `source` in each of these seats, so that it ends at the present column; `settle` then."""
         width, end, device = source.length, self.length, self.keys_values.device

@@ -10,7 +10,7 @@ from shoal.trainer.engine.decoder import Decoder
 from shoal.trainer.engine.flight import Drawn, Flight, Request, Terms
 from shoal.trainer.engine.parked import Enough, Parked
 from shoal.trainer.engine.precision import generation_dtype
-from shoal.trainer.engine.sampling import Completion, Sampling, texts, uniforms
+from shoal.trainer.engine.sampling import Completion, Sampling, completed, uniforms
 from shoal.trainer.model import Policy
 
 MAX_ROWS = 512  # rows in flight: bounds the cache, as the next does; the draws depend on neither
@@ -48,9 +48,7 @@ class NativeEngine:
         encoded = {text: tuple(self._policy.encode_prompt(text)) for text in dict.fromkeys(prompts)}
         requests = [Request(encoded[text], 0) for text in prompts for _ in range(group_size)]
         drawn, _ = self._run(requests, uniform_RT, sampling, None)
-        written = texts(self._policy, [row.ids for row in drawn])
-        ends = set(self._policy.eos_ids)
-        rows = [Completion(d.ids, d.logps, d.ids[-1] in ends, text) for d, text in zip(drawn, written, strict=True)]
+        rows = completed(self._policy, [(row.ids, row.logps, ()) for row in drawn])
         return [rows[at : at + group_size] for at in range(0, len(rows), group_size)]
 
     def begin(

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from shoal.protocol.errors import UsageError
-from shoal.trainer.engine.sampling import Completion, Engine, Sampling, texts, uniforms
+from shoal.trainer.engine.sampling import Completion, Engine, Sampling, completed, uniforms
 from shoal.trainer.model import Policy
 
 Enough = Callable[[Sequence[bool]], bool]
@@ -97,20 +97,7 @@ def extended(
         for row, (ids, logps, _) in zip(rows, drawn, strict=True)
     ]
     done = [row for row, (_, _, over) in zip(longer, drawn, strict=True) if over]
-    completed = iter(_completions(policy, done, version))
-    return [next(completed) if over else row for row, (_, _, over) in zip(longer, drawn, strict=True)]
-
-
-def _completions(policy: Policy, rows: Sequence[Parked], version: int) -> list[Completion]:
-    written = texts(policy, [row.ids for row in rows])
-    ends = set(policy.eos_ids)
-    return [
-        Completion(
-            list(row.ids),
-            list(row.logps),
-            row.ids[-1] in ends,
-            text,
-            row.versions if set(row.versions) != {version} else (),
-        )
-        for row, text in zip(rows, written, strict=True)
-    ]
+    mixed = [row.versions if set(row.versions) != {version} else () for row in done]
+    whole = completed(policy, [(row.ids, row.logps, versions) for row, versions in zip(done, mixed, strict=True)])
+    ready = iter(whole)
+    return [next(ready) if over else row for row, (_, _, over) in zip(longer, drawn, strict=True)]

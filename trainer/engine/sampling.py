@@ -123,7 +123,18 @@ def _nucleus(scaled_BV: torch.Tensor, top_p: float) -> torch.Tensor:
     return scaled_BV.masked_fill(drop_BV.scatter(1, order_BV, drop_BV), float("-inf"))
 
 
-def texts(policy: Policy, rows: Sequence[Sequence[int]]) -> list[str]:
+def completed(
+    policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[float], tuple[int, ...]]]
+) -> list[Completion]:
+    """Return the completions of (ids, log-probabilities, versions), each cut where it ends."""
+    ends = set(policy.eos_ids)
+    return [
+        Completion(list(ids), list(logps), bool(ids) and ids[-1] in ends, text, versions)
+        for (ids, logps, versions), text in zip(rows, _texts(policy, [ids for ids, _, _ in rows]), strict=True)
+    ]
+
+
+def _texts(policy: Policy, rows: Sequence[Sequence[int]]) -> list[str]:
     """Return what `policy.decode` makes of each row of completion ids; equal rows are decoded once, all in one call."""
     unique = list(dict.fromkeys(map(tuple, rows)))
     tokenizer = policy.tokenizer

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from shoal.protocol.errors import EnvironmentFault, UsageError
-from shoal.trainer.engine.sampling import Completion, Sampling
+from shoal.trainer.engine.sampling import Completion, Sampling, completed
 from shoal.trainer.engine.vllm_weights import export_untied, untied_weights
 from shoal.trainer.mismatch import Mismatch, compare
 from shoal.trainer.model import Policy
@@ -117,7 +117,7 @@ class VllmEngine:
         outputs = self._generate(encoded, params)
         self._rest()
         with _faults("vllm_sample"):
-            rows = [self._completion(output.outputs[0]) for output in outputs]
+            rows = completed(self._policy, [(*_drawn(output.outputs[0]), ()) for output in outputs])
         self._remember(encoded, rows)
         return [rows[start : start + group_size] for start in range(0, len(rows), group_size)]
 
@@ -156,12 +156,6 @@ class VllmEngine:
         requests = [{"prompt_token_ids": list(ids)} for ids in encoded]
         with _faults("vllm_sample"):
             return self._llm.generate(requests, list(params), use_tqdm=False)
-
-    def _completion(self, output: Any) -> Completion:
-        ids = list(output.token_ids)
-        logps = [float(choices[token].logprob) for token, choices in zip(ids, output.logprobs, strict=True)]
-        finished = bool(ids) and ids[-1] in self._policy.eos_ids
-        return Completion(ids, logps, finished, self._policy.decode(ids))
 
     def _remember(self, encoded: Sequence[Sequence[int]], rows: Sequence[Completion]) -> None:
         """Keep a few rows as probes: a change of weights shows where the policy really samples."""
@@ -237,6 +231,12 @@ def _first_probes(policy: Policy, context: int) -> list[list[int]]:
     size = embeddings.num_embeddings
     length = min(_PROBE_TOKENS, context - 1)
     return [[(7919 * (row * length + at) + row) % size for at in range(length)] for row in range(_PROBES)]
+
+
+def _drawn(output: Any) -> tuple[list[int], list[float]]:
+    """Return the sampled ids and their log-probs."""
+    ids = list(output.token_ids)
+    return ids, [float(choices[token].logprob) for token, choices in zip(ids, output.logprobs, strict=True)]
 
 
 def _prompt_logps(ids: Sequence[int], output: Any) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from engine_models import LAYOUTS, gpt2, policy_of, random_model
-from test_engine_decoder import NEXT, PROMPTS, expected, right_aligned
+from test_engine_decoder import NEXT, PROMPTS, expected, logits_of
 
 from shoal.protocol.errors import UsageError
 from shoal.trainer.engine import Completion, Engine, Sampling, make_engine, precision
@@ -88,15 +88,6 @@ def test_refresh_waits_for_the_sample_that_runs(monkeypatch: pytest.MonkeyPatch)
     assert sampled(engine) == sampled(NativeEngine(policy))
 
 
-def steps(decoder: Decoder) -> torch.Tensor:
-    logits, cache = decoder.prefill(*right_aligned(PROMPTS))
-    cache = cache.expanded(1, cache.length + len(NEXT[0]))
-    out = [logits]
-    for ids in zip(*NEXT, strict=True):
-        out.append(decoder.step(torch.tensor(ids), cache))
-    return torch.stack(out, 1)
-
-
 @pytest.mark.parametrize("layout", ["llama_grouped_tied", "llama_biased", "qwen3"])
 @torch.no_grad()
 def test_packed_maps_compute_the_same(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
@@ -105,7 +96,7 @@ def test_packed_maps_compute_the_same(monkeypatch: pytest.MonkeyPatch, layout: s
     decoder = Decoder(model)
     assert isinstance(decoder.weights.layers[0].down, Packed)
     assert isinstance(decoder.weights.head, Packed)
-    torch.testing.assert_close(steps(decoder), expected(model, PROMPTS, NEXT), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_of(decoder, PROMPTS, NEXT), expected(model, PROMPTS, NEXT), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -119,7 +110,7 @@ def test_bfloat16_of_a_float32_policy_is_as_near_as_the_library_s(
     monkeypatch.setattr(precision, "_WORTH_PACKING", {torch.bfloat16: 1} if packs else {})
     model = random_model(LAYOUTS[layout]())
     exact = expected(model, PROMPTS, NEXT)
-    ours = steps(Decoder(model, torch.bfloat16))
+    ours = logits_of(Decoder(model, torch.bfloat16), PROMPTS, NEXT)
     theirs = expected(random_model(LAYOUTS[layout](), torch.bfloat16), PROMPTS, NEXT)
     error, usual = ((found - exact).square().mean().sqrt() for found in (ours, theirs))
     assert 0 < error < 1.25 * usual

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausa
 
 from shoal.trainer import logprobs
 from shoal.trainer.batch import Row
-from shoal.trainer.forward import supports
+from shoal.trainer.engine.decoder import supports
 from shoal.trainer.logprobs import TokenStatistics, completion_logps
 from shoal.trainer.packing import PACK_TOKENS, micro_batches, pack_rows, pad_packs
 
