@@ -12,7 +12,7 @@ from shoal.trainer.step import Trainer
 from shoal.trainer.tasks.base import Prompt
 
 # No token is as long as eight bytes on average: what has more for each token of a cap is not encoded at all. A rare
-# character takes four tokens,.
+# character takes four tokens.
 BYTES = 8
 AT_ONCE = 1 << 16  # characters encoded in one call: each token takes more than 200 bytes until it is read
 

@@ -20,7 +20,7 @@ from shoal.trainer.forward import Layout, lay_out
 
 Pack = list[int]  # indices of rows that share a prompt
 
-PACK_TOKENS = 512  # attention is quadratic in the sequence: beyond this it costs more than encoding the prompt again
+PACK_TOKENS = 512  # a pack is read in one micro-batch, whatever that holds: beyond this the prompt is read again
 
 
 @dataclass(frozen=True, slots=True)
