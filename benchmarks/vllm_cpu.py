@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+from _step_job import STRINGS, WORDS
 
 from shoal.trainer.algorithm import OptimizerSpec, recipe
 from shoal.trainer.batch import Origin, Row, own_rows
@@ -27,26 +28,6 @@ from shoal.trainer.mismatch import compare
 from shoal.trainer.model import Policy, load_policy, model_folder, weights_hash
 from shoal.trainer.step import Trainer
 
-STRINGS = [
-    "reverse abc=",
-    "copy ab=",
-    "sort 31254=",
-    "last xyzxyz=",
-    "next c=",
-    "rotate abcd=",
-    "swap abcd=",
-    "copy q=",
-]
-WORDS = [
-    "What is the capital of France?",
-    "Count from one to ten.",
-    "Name three colours.",
-    "Why is the sky blue?",
-    "Write a sentence about a dog.",
-    "What is 12 plus 30?",
-    "Which month follows May?",
-    "Explain what a river is.",
-]
 SETTINGS = (Sampling(), Sampling(temperature=0.7, top_k=5), Sampling(temperature=1.3, top_p=0.8))
 
 
